@@ -20,7 +20,7 @@ LSTM_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # i
 
 
 def locked_dropout(x_TBD: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-    """Apply dropout with one mask per sequence and feature, shared over time (Merity et al. 2018, section 4.2)."""
+    """Return x with dropout: one mask per sequence and feature, shared over time (Merity et al. 2018, section 4.2)."""
     if dropout == 0.0:
         return x_TBD
     return x_TBD * keep_mask((1, *x_TBD.shape[1:]), dropout, x_TBD, generator)
@@ -29,10 +29,22 @@ def locked_dropout(x_TBD: Tensor, dropout: float, generator: torch.Generator | N
 class AWDLSTM(Body):
     """An embedding, then single-layer LSTMs with locked dropout between them and DropConnect on recurrent weights.
 
-    Sizes are numbers of units, dropouts are probabilities, and `embedding_noise` is the standard deviation of normal
-    noise (Parthiban et al. 2021, Table 5). Only train mode uses random numbers, from the generator given to `forward`.
-    `context_size` is the width of the last layer, which the head reads. With `published_padding` the word vector of the
-    dictionary's last word gets no gradient, as in the published code (`padding_idx=-1`).
+    Only train mode uses random numbers, from the generator given to `forward`.
+
+    Args:
+        vocabulary_size: number of words.
+        embedding_size: width of the word vectors.
+        hidden_size: number of units of every layer but the last.
+        context_size: number of units of the last layer, whose output the head reads.
+        layers: number of LSTM layers.
+        dropout_input: dropout probability of the word vectors.
+        dropout_hidden: dropout probability between the layers.
+        dropout_output: dropout probability of the last layer's output.
+        dropout_embedding: probability of dropping a word of the vocabulary wherever it occurs in a chunk.
+        dropout_weight: DropConnect probability of the recurrent weights.
+        embedding_noise: standard deviation of normal noise on the word vectors (Parthiban et al. 2021, Table 5).
+        published_padding: True if the word vector of the last word of the dictionary gets no gradient from the
+            embedding, as in the published code (`padding_idx=-1`).
     """
 
     def __init__(
@@ -71,9 +83,10 @@ class AWDLSTM(Body):
         return tuple((like.new_zeros(shape), like.new_zeros(shape)) for shape in shapes)
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return the outputs of the layers for a chunk of tokens that starts from the given state.
+        """Return the output for a chunk of tokens that starts from the given state.
 
-        The returned state is not detached from the graph; the training loop detaches it between chunks.
+        In train mode `generator` gives the random numbers of all dropouts and of the embedding noise. The returned
+        state is not detached from the graph; the training loop detaches it between chunks.
         """
         x_TBD = raw_TBD = below_TBD = self._embed(tokens_TB, generator)
         carried = []
@@ -85,7 +98,10 @@ class AWDLSTM(Body):
         return BodyOutput(raw_TBD, x_TBD, tuple(carried), below_TBD)
 
     def _embed(self, tokens_TB: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return word vectors; in training, drop whole words (Gal and Ghahramani 2016), add noise and dropout."""
+        """Return the word vectors of the tokens.
+
+        In train mode, drop whole words of the vocabulary (Gal and Ghahramani 2016), then add noise, then apply dropout.
+        """
         table_VD = self.embedding.weight
         x_TBD = functional.embedding(tokens_TB, table_VD, padding_idx=self.padding_index)
         if not self.training:
@@ -99,7 +115,7 @@ class AWDLSTM(Body):
         return locked_dropout(x_TBD, self.dropout_input, generator)
 
     def _weights(self, layer: nn.Module, generator: torch.Generator | None) -> list[Tensor]:
-        """Return the weights of a layer for one chunk; in training, DropConnect masks the recurrent weights.
+        """Return the weights of a layer for one chunk; in train mode, DropConnect masks the recurrent weights.
 
         The masked weight is a node of the graph, so that the gradient reaches the raw weight through the mask. The
         published code sets the masked weight as an attribute of the layer, which newer versions of PyTorch ignore.
@@ -114,6 +130,7 @@ class AWDLSTM(Body):
 def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, last hidden state and last cell state of one LSTM layer with given weights.
 
+    `hidden` is the pair of hidden and cell state before the chunk; `weights` are in the order of `LSTM_WEIGHTS`.
     The function calls the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units,
     oneDNN is 2.2 to 8 times as fast as PyTorch's code without oneDNN.
     """

@@ -21,7 +21,7 @@ class BodyOutput(NamedTuple):
         raw_TBD: the last layer's output before dropout.
         dropped_TBD: the last layer's output after dropout.
         state: the state with which the next chunk starts.
-        below_TBD: the input of the last layer.
+        below_TBD: the input of the last layer, which may have another width than its output.
     """
 
     raw_TBD: Tensor
@@ -31,10 +31,11 @@ class BodyOutput(NamedTuple):
 
 
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Sample a dropout mask with entries 1 / (1 - dropout), with probability 1 - dropout, or 0.
+    """Return a random dropout mask: each entry is 1 / (1 - dropout) with probability 1 - dropout, else 0.
 
-    The mask has the device and dtype of `like`. One number of the generator gives four entries, so that probabilities
-    are exact to 2^-17. On a CPU this takes less than half the time of `uniform_`, and a ninth of that of `bernoulli_`.
+    The mask has the device and dtype of `like`. One 64-bit number of the generator gives four entries, so that
+    probabilities are exact to 2^-17. On a CPU this takes less than half the time of `uniform_`, and a ninth of that of
+    `bernoulli_`.
     """
     kept, count = 1.0 - dropout, math.prod(shape)
     numbers = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)

@@ -38,7 +38,7 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def dropped(x: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-    """Return x with dropout applied independently to every element."""
+    """Return x with dropout applied independently to every element; `dropout` is the probability."""
     return x * keep_mask(tuple(x.shape), dropout, x, generator) if dropout else x
 
 
@@ -129,7 +129,7 @@ class _Layer(nn.Module):
     def forward(self, x_TBD: Tensor, later_TT: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return norm(y + ff(y)) with y = norm(x + attention(x)); train mode applies dropout.
 
-        `later_TT` is True where a position must not attend to a later position.
+        `later_TT` [position, attended position] is True where the attended position is later, which is not allowed.
         """
         dropout = self.dropout if self.training else 0.0
         attended_TBD = self._attend(x_TBD, later_TT, dropout, generator)

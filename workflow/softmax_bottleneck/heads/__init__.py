@@ -27,10 +27,10 @@ __all__ = ["Declaration", "build", "build_pointwise", "declaration", "declaratio
 
 
 def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size: int, **given: Any) -> Head:
-    """Build the head ``name`` of the given sizes; ``given`` are its options.
+    """Build the head ``name`` of the given sizes; ``given`` are its options, and omitted options have their defaults.
 
     Raises:
-        UserError: the name or an option is unknown, or a value is not allowed.
+        UserError: the name or an option is unknown, or a value or size is not allowed.
     """
     from softmax_bottleneck.heads.base import PointwiseHead
 
@@ -43,7 +43,7 @@ def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size:
 
 
 def __getattr__(attribute: str) -> Any:
-    """Return the class of a head; the attribute is its label without punctuation, such as GSS or LMSPLIF."""
+    """Return the class of a head; the attribute is its label without spaces and punctuation, such as GSS or LMSPLIF."""
     labelled = {_attribute(head): head.name for head in declarations().values()}
     if attribute not in labelled:
         known = ", ".join(labelled)
@@ -61,7 +61,10 @@ def _attribute(head: Declaration) -> str:
 
 
 def _library_class(attribute: str, name: str) -> type[Head]:
-    """Return a new subclass of the head's class; its constructor takes the options as keywords and checks them."""
+    """Return a new subclass of the class of the head ``name``; the new class is called ``attribute``.
+
+    Its constructor takes sizes and options as keywords, checks them, and shows their defaults in ``help``.
+    """
     from softmax_bottleneck.heads.base import PointwiseHead
 
     kind = _class(name)
@@ -92,7 +95,8 @@ def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
     """Build the pointwise function of the head ``name``; ``given`` are the head's options.
 
     Raises:
-        UserError: the head is not a pointwise function of the logits, or a name, option or value is wrong.
+        UserError: the head does more than apply a pointwise function to the logits; the name or an option is unknown;
+            or a value is not allowed.
     """
     kind, checked = _class(name), options(name, given)
     if not _is_pointwise(kind):

@@ -26,6 +26,8 @@ class Head(nn.Module):
     pointwise: Pointwise
     rows_per_token = 1
     """Rows of logits that one token needs: the components of a mixture."""
+    # A context is the input of the body's last layer (`lower_size` numbers) followed by the output of that layer. Most
+    # heads read the output alone: `lower_size` is 0.
     lower_size = 0
     """Width of what a context begins with before the body's last layer: what that layer read."""
 
@@ -40,7 +42,7 @@ class Head(nn.Module):
     def reset_decoder(self) -> None:
         """Sample the decoder's weight from U(-0.1, 0.1) and set the bias to 0 (Merity 2018).
 
-        A subclass calls this method after creating its own layers, which fixes the order of random numbers.
+        A subclass calls this method after creating its own layers, so that random numbers are drawn in a fixed order.
         """
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
@@ -57,7 +59,7 @@ class Head(nn.Module):
         self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the total loss, in nats; every head overrides this method.
+        """Return the loss of each token and the sum of all losses, in nats; every head overrides this method.
 
         The arguments are those of ``nll``.
         """
@@ -75,16 +77,26 @@ class Head(nn.Module):
         return self.losses(h, target, generator=generator).total / target.numel()
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D], in h's dtype."""
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D], in h's dtype.
+
+        ``generator`` samples the head's own dropout in train mode. Every head overrides this method.
+        """
         raise NotImplementedError
 
     @property
     def is_log_linear(self) -> bool:
-        """True if log_probs(h) = contexts(h) W^T + b - logZ, so that W and contexts(h) give the singular values."""
+        """True if log_probs(h) = contexts(h) W^T + b - logZ with the decoder W, b and a number logZ per token.
+
+        The singular values of the log-probabilities can then be computed from these factors, without the [N, V] matrix.
+        """
         return False
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the vectors [N, E] that the decoder multiplies by W^T (UserError: the head is not log-linear)."""
+        """Return the vectors [N, E] that the decoder multiplies by W^T, for ``h`` [N, D] or [T, B, D].
+
+        Raises:
+            UserError: the head is not log-linear (``is_log_linear``).
+        """
         raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
@@ -100,7 +112,13 @@ class Head(nn.Module):
 
 
 class PointwiseHead(Head):
-    """The head log_softmax(g(W h + b)) of a pointwise function g (Ganea 2019, eq. 12); requires D = E."""
+    """The head log_softmax(g(W h + b)) of a pointwise function g (Ganea 2019, eq. 12).
+
+    ``pointwise`` creates g; it is called after the decoder has been initialised.
+
+    Raises:
+        UserError: context_size differs from embedding_size.
+    """
 
     def __init__(
         self, pointwise: Callable[[], Pointwise], *, vocabulary_size: int, context_size: int, embedding_size: int
@@ -115,7 +133,7 @@ class PointwiseHead(Head):
         self.pointwise = pointwise()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the total loss, in nats; ``generator`` is unused (no dropout)."""
+        """Return the loss of each token and the sum of all losses, in nats; ``generator`` is unused (no dropout)."""
         h_ND, weight_VD, bias_V = self._rows(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_ND, weight_VD, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 

@@ -25,7 +25,8 @@ from softmax_bottleneck.store.errors import UserError
 class ChunkedHead(Head):
     """The base class of heads whose loss is computed in checkpointed chunks of tokens.
 
-    A subclass defines ``of_tokens``, the inputs of each token, and ``chunk_log_probs``.
+    A subclass defines two methods. ``of_tokens`` computes, for all tokens at once, the tensors without a dimension of
+    size V. ``chunk_log_probs`` computes log-probabilities from these tensors, chunk by chunk.
     """
 
     def __init__(self, **sizes: Any) -> None:
@@ -33,15 +34,22 @@ class ChunkedHead(Head):
         self.pointwise = Identity()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors, each [N, ...], from whose rows ``chunk_log_probs`` computes log-probabilities."""
+        """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; subclasses define them.
+
+        The first dimension of each tensor is the N tokens, and ``losses`` splits the tensors along it. For example,
+        ``MultiFacet`` returns the log mixture weights [N, K] and the facets [N, F, E].
+        """
         raise NotImplementedError
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """Return ln P(.|context), [n, V] nats, of the n tokens whose rows of the ``of_tokens`` tensors are given."""
+        """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk; subclasses define the method.
+
+        The arguments are the tensors that the method ``of_tokens`` returned, each cut to the rows of these n tokens.
+        """
         raise NotImplementedError
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the total loss, in nats; ``generator`` is unused (no dropout)."""
+        """Return the loss of each token and the sum of all losses, in nats; ``generator`` is unused (no dropout)."""
         target_N1 = target.reshape(-1, 1)
         rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
         chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)
@@ -55,7 +63,9 @@ class ChunkedHead(Head):
         return self.chunk_log_probs(*self.of_tokens(self._rows(h)))
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Check the precision; these heads have no backends to choose from.
+        """Raise UserError if these heads do not support the precision; there are no backends to choose from.
+
+        ``num_tokens`` is unused.
 
         Raises:
             UserError: the precision is neither fp32 nor tf32, or the device does not support tf32.

@@ -6,8 +6,8 @@ Takase, Suzuki and Nagata 2018, "Direct Output Connection for a High-Rank Langua
 
 where h_k is the hidden state of the last layer for most components k, and of the layer below for the other components
 (15 and 5 in the published models). A context is the concatenation of both states, the lower layer's first. The paper's
-penalty on unequal weights (0.001 times their squared coefficient of variation) is left out. Numerical stability: as in
-mos.
+penalty on unequal weights (0.001 times their squared coefficient of variation) is left out.
+Numerical stability: as in ``heads/mos.py``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,15 @@ OPTIONS = {
 
 
 class DirectOutputConnection(MixtureOfSoftmaxes):
-    """The direct-output-connection head; the module's docstring has its equation."""
+    """The direct-output-connection head; the module's docstring has its equation.
+
+    Args:
+        context_size: width of a context, ``lower_size`` included.
+        components: number of softmaxes that read the last layer.
+        lower_components: number of softmaxes that read the layer below.
+        lower_size: width of the layer below; 0 if all softmaxes read the last layer.
+        options: further options of this head, and the remaining sizes.
+    """
 
     def __init__(
         self, *, context_size: int, components: int, lower_components: int, lower_size: int, **options: Any
@@ -70,9 +78,9 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         self.lower_latent = nn.Linear(lower_size or upper_size, lower_outputs)
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the latent context vectors [N, K, E]; in training, apply dropout to them.
+        """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode.
 
-        The components of the last layer come first, then the components of the layer below.
+        The components that read the last layer come first, then those that read the layer below.
         """
         lower, upper = (h[..., : self.lower_size], h[..., self.lower_size :]) if self.lower_size else (h, h)
         latent = torch.tanh(torch.cat([self.latent(upper), self.lower_latent(lower)], -1))

@@ -80,7 +80,7 @@ class PiecewiseLinear(Pointwise):
             self.raw_slope = nn.Parameter(raw_K)
 
     def table(self) -> Tensor:
-        """Return the slope s_i of each cell i, and the value g(l_i) = delta sum_{j<i} s_j at its left end: [K, 2]."""
+        """Return [K, 2]: for each cell i the slope s_i, and the value g(l_i) = delta sum_{j<i} s_j at its left end."""
         slope_K = functional.softplus(self.raw_slope.double())
         return torch.stack((slope_K, self.width * (running_sum(slope_K) - slope_K)), 1).to(self.raw_slope.dtype)
 
@@ -101,9 +101,10 @@ class PiecewiseLinear(Pointwise):
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 
     def slope_gradients(self, q_2K: Tensor) -> tuple[Tensor, ...]:
-        """Return a tuple with the gradient [K] of the raw slopes v.
+        """Return a tuple with one tensor, the loss gradient [K] with respect to the raw slopes v.
 
         ``q_2K`` holds in float64, for each cell, the sums of dL/dg (q0) and of dL/dg times position in the cell (q1).
+        The position is 0 at the left end and 1 at the right end of a cell.
         """
         q0_K, q1_K = q_2K
         grad_slope_K = self.width * (q1_K + q0_K.sum() - running_sum(q0_K))
@@ -115,8 +116,8 @@ class _Sweep(Sweep):
     """A pass of the fused loss over the logits, with the explicit derivative of the piecewise linear g.
 
     If g's slopes are trained, the pass sums dL/dg (q0) and dL/dg times the position in the cell (q1) over the logits of
-    each cell; the gradients of the slopes follow from these sums. Slope and value
-    of a cell are stored as one complex number, so that one look-up reads both.
+    each cell; the gradients of the slopes follow from these sums. The slope of a cell and g at its left end are stored
+    as one complex number, so that one look-up reads both.
     """
 
     def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:
@@ -151,14 +152,15 @@ class _Sweep(Sweep):
 
 
 def running_sum(x_K: Tensor) -> Tensor:
-    """Return the cumulative sum [K], bit by bit the same in every call (which torch's cumsum on a GPU is not)."""
+    """Return the cumulative sum [K] with the same bits in every call, which torch's cumsum on a GPU does not give."""
     return x_K.cumsum(0) if x_K.device.type == "cpu" else blocked_running_sum(x_K)
 
 
 def blocked_running_sum(x_K: Tensor) -> Tensor:
-    """Return the cumulative sum [K], computed in blocks: a product with a triangle of ones sums within each block.
+    """Return the cumulative sum [K], computed in blocks of `SUM_BLOCK` numbers.
 
-    The cumulative sum of the block sums, computed in the same way, is then added.
+    A product with a triangular matrix of ones gives the cumulative sums within each block. The cumulative sum of the
+    totals of all earlier blocks, computed in the same way, is then added.
     """
     padding = -len(x_K) % SUM_BLOCK
     x_BS = functional.pad(x_K, (0, padding)).view(-1, SUM_BLOCK)
@@ -169,7 +171,10 @@ def blocked_running_sum(x_K: Tensor) -> Tensor:
 
 
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
-    """Add each value to total[cell] reproducibly: a CPU adds in order, other devices add in fixed point."""
+    """Add each value to the total of its cell, in place and with the same bits in every call.
+
+    A CPU adds the values in their order; other devices add integers (``fixed_point_histogram``).
+    """
     if value_X.device.type == "cpu":
         total_K.index_add_(0, cell_X, value_X)
     else:

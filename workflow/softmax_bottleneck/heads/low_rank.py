@@ -24,7 +24,10 @@ OPTIONS = {
 
 
 class LowRank(Head):
-    """The low-rank softmax head softmax(W A B h + b); torch's default for linear layers initialises A and B."""
+    """The low-rank softmax head softmax(W A B h + b); ``rank`` is the inner width r.
+
+    A and B have the default initial values of torch's linear layers.
+    """
 
     def __init__(self, *, rank: int, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -34,7 +37,7 @@ class LowRank(Head):
         self.pointwise = Identity()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the total loss, in nats; ``generator`` is unused (no dropout)."""
+        """Return the loss of each token and the sum of all losses, in nats; ``generator`` is unused (no dropout)."""
         h_NE, weight_VE, bias_V = self.contexts(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
@@ -45,7 +48,7 @@ class LowRank(Head):
 
     @property
     def is_log_linear(self) -> bool:
-        """True: the log-probabilities are linear in A B h, up to the normaliser."""
+        """True, because the log-probabilities are W (A B h) + b - logZ."""
         return True
 
     def contexts(self, h: Tensor) -> Tensor:

@@ -46,7 +46,12 @@ MARGIN = 1.5
 
 
 class Factor(NamedTuple):
-    """A factor of a matrix product in a training step: a matrix, rounded if required, or under tf32x3 its two parts."""
+    """A factor of a matrix product in a training step, prepared for the precision of the step.
+
+    Attributes:
+        main: the matrix; with bf16 the rounded matrix, and with tf32x3 its leading 11 bits.
+        rest: with tf32x3 the next 11 bits of the matrix; otherwise None.
+    """
 
     main: Tensor
     rest: Tensor | None = None
@@ -65,8 +70,8 @@ class Factor(NamedTuple):
 class MatmulBackends:
     """The backend of each of the three products (logits, latents, weights), and the precision of all three.
 
-    bf16 is about twice as fast on hardware that supports it, at a gradient error of about 4e-3. Precisions apply to
-    float32 parameters; float64 is never rounded.
+    bf16 is about twice as fast as fp32 on hardware that supports it; the relative error of gradients is about 4e-3. A
+    precision applies to float32 parameters; float64 is never rounded.
     """
 
     logits: str = ONEDNN
@@ -75,7 +80,7 @@ class MatmulBackends:
     precision: str = FP32
 
     def factor(self, matrix: Tensor) -> Factor:
-        """Return a matrix as a factor, rounded or split as the precision demands."""
+        """Return a matrix as a factor, which is rounded for bf16 and split into two parts for tf32x3."""
         if matrix.dtype == torch.float32 and self.precision == BF16:
             return Factor(matrix.bfloat16())
         if matrix.dtype == torch.float32 and self.precision == TF32X3:
@@ -107,7 +112,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 
 def refuse_without_hardware(precision: str, device: torch.device) -> None:
-    """Raise UserError if a precision is tf32 and the device is not an NVIDIA GPU of the Ampere generation or later."""
+    """Raise UserError if the precision is tf32 and the device is not an NVIDIA GPU, Ampere generation or later."""
     has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if precision == TF32 and not has_tf32:
         raise UserError(f"schedule.precision: tf32 is arithmetic of NVIDIA GPUs since Ampere, and this device is "
@@ -115,9 +120,9 @@ def refuse_without_hardware(precision: str, device: torch.device) -> None:
 
 
 def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
-    """Return the logits E W^T + b of the latent vectors E.
+    """Return the logits E W^T + b [R, V] of the latent vectors E.
 
-    ``out()`` provides the array for a backend that writes its result in place.
+    The backend onednn allocates its result. Otherwise the result is written into the array that ``out()`` returns.
     """
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
@@ -161,7 +166,10 @@ class WeightGradient:
 
 
 def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
-    """Return the product X Y of two rounded or split factors, summed in float32."""
+    """Return the product X Y of two rounded or split factors, with sums in float32.
+
+    On a CPU the sums of bfloat16 factors are rounded to bfloat16, too.
+    """
     if x_MK.rest is not None and y_KN.rest is not None:
         with tf32(True):  # does not change factors with so few bits
             return (x_MK.main @ y_KN.rest).addmm_(x_MK.rest, y_KN.main).addmm_(x_MK.main, y_KN.main)
@@ -191,7 +199,15 @@ def _has_onednn() -> bool:
 
 @torch.no_grad()
 def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
-    """Measure and return the faster backend of each product for chunks of `num_rows`, or `SMALL` for small products.
+    """Measure which backend is faster in each of the three products, and return the choice with the precision.
+
+    A backend replaces the default only if it is `MARGIN` times as fast. If the products are small, or if onednn is not
+    available (GPUs, float64, other builds of torch), nothing is measured and the backends of `SMALL` are returned.
+
+    Args:
+        num_rows: number of rows R of a chunk.
+        weight_VD: the decoder W, which gives shape, dtype and device.
+        precision: fp32, tf32, tf32x3 or bf16.
 
     Raises:
         UserError: the device does not support this precision.

@@ -66,7 +66,7 @@ class Mixtape(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the latent vectors tanh(H_k h) [N, K, E] of each token, and two inputs of the gates.
+        """Return three tensors: the latent vectors tanh(H_k h) [N, K, E], and two inputs of the gates.
 
         The inputs of the gates are tanh(U_i h) [N, K-1, G] and u_i . h [N, K-1].
         """

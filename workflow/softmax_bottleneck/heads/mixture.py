@@ -17,7 +17,17 @@ from softmax_bottleneck.heads.base import Head
 
 
 class MixtureHead(Head):
-    """The base class of the mixture heads; one decoder turns all latent vectors into logits."""
+    """The base class of the mixture heads; one decoder turns all latent vectors into logits.
+
+    Args:
+        vocabulary_size, context_size, embedding_size: V, D and E.
+        components: number K of latent vectors per token.
+        dropout_latent: dropout probability of the latent vectors.
+        locked_dropout: True if all time steps of a sequence share the dropout mask.
+        prior: head (softmax or sigsoftmax) whose pointwise function is applied to the scores of the mixture weights.
+        pointwise: head whose pointwise function g is applied to the logits.
+        pointwise_options: options of the head ``pointwise``.
+    """
 
     def __init__(
         self,
@@ -43,19 +53,19 @@ class MixtureHead(Head):
         self.prior_pointwise = heads.build_pointwise(prior, {})
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in training."""
+        """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode."""
         latent = torch.tanh(self.latent(h))
         if self.training and self.dropout_latent > 0.0:
             latent = latent * self._mask(latent, generator)
         return latent.reshape(-1, self.components, self.embedding_size)
 
     def log_prior(self, h: Tensor) -> Tensor:
-        """Return the logarithms [N, K] of the mixture weights of each token."""
+        """Return the logarithms [N, K] of the mixture weights of each token, for ``h`` [N, D] or [T, B, D]."""
         scores_NK: Tensor = self.prior_pointwise(self.prior(h.reshape(-1, self.context_size)))
         return scores_NK.log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Sample a dropout mask: 1/(1-p) for kept units and 0 for dropped units, where p is the dropout probability.
+        """Return a dropout mask: 1/(1-p) for kept numbers and 0 for dropped ones, with the dropout probability p.
 
         With ``locked_dropout`` all time steps of a sequence share the mask.
         """

@@ -54,7 +54,7 @@ class MixtureOfContexts(MixtureHead):
     """The mixture-of-contexts head; the module's docstring has its equation."""
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the total loss, in nats; ``generator`` samples the latent dropout."""
+        """Return the loss of each token and their sum, in nats; ``generator`` samples the latent dropout."""
         mixed_NE = self._mixed(h, generator)
         weight_VE, bias_V = self.decoder.weight, self.decoder.bias
         return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
@@ -70,7 +70,11 @@ class MixtureOfContexts(MixtureHead):
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the mixed context vectors [N, E] (UserError: g is not the identity)."""
+        """Return the mixed context vectors sum_k prior_k latent_k, [N, E].
+
+        Raises:
+            UserError: g is not the identity, so that the head is not log-linear.
+        """
         return self._mixed(h, None) if self.is_log_linear else super().contexts(h)
 
     def _mixed(self, h: Tensor, generator: torch.Generator | None) -> Tensor:

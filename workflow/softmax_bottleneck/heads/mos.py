@@ -68,7 +68,7 @@ class MixtureOfSoftmaxes(MixtureHead):
         self.rows_per_token = self.components
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the total loss, in nats; ``generator`` samples the latent dropout."""
+        """Return the loss of each token and their sum, in nats; ``generator`` samples the latent dropout."""
         return mixture_nll(
             self.latents(h, generator),
             self.log_prior(h),
@@ -83,7 +83,8 @@ class MixtureOfSoftmaxes(MixtureHead):
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return ln P(.|context), [N, V] nats; ``generator`` samples the latent dropout.
 
-        Components are added one at a time, so that no array is larger than [N, V].
+        With a probability floor (``probability_floor``) the probabilities of a token sum to more than one. Components
+        are added one at a time, so that no array is larger than [N, V].
         """
         latent_NKE, log_prior_NK = self.latents(h, generator), self.log_prior(h)
         log_p_NV = self._component(latent_NKE, log_prior_NK, 0)

@@ -3,7 +3,7 @@
 Chang and McCallum 2022, "Softmax Bottleneck Makes Language Models Unable to Represent Multi-mode Word Distributions",
 section 3:
 
-    softmax_1(v) ~ exp(w_v . f_(v mod J) + b_v),   softmax_k(v) ~ exp(w_v . f_k + b_v),   f = F h + a,
+    softmax_1(v) ~ exp(w_v . f_(v mod J) + b_v),   softmax_k(v) ~ exp(w_v . f_k + b_v),   f = U h + a,
     prior = softmax(M h + m)
 
 Facets f are linear functions of the context h. In the first softmax, word v belongs to partition v mod J, and each
@@ -58,12 +58,12 @@ class MultiFacet(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the logarithms [N, K] of the mixture weights, and the facets [N, F, E]."""
+        """Return the logarithms [N, K] of the mixture weights, and the facets [N, F, E]: J partitions', then K - 1."""
         log_prior_NK = self.prior(h_ND).log_softmax(1)
         return log_prior_NK, self.latent(h_ND).view(len(h_ND), self.facets, self.embedding_size)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """Return ln P(.|context), [n, V] nats, of a chunk from its log mixture weights and facets."""
+        """Return ln P(.|context), [n, V] nats, of a chunk from its log mixture weights [n, K] and facets [n, F, E]."""
         log_prior_nK, facet_nFE = of_tokens
         logits_nV = [self._partitioned(facet_nFE), *map(self.decoder, facet_nFE[:, self.partitions :].unbind(1))]
         terms = zip(logits_nV, log_prior_nK.split(1, 1), strict=True)

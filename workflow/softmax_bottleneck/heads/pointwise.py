@@ -1,8 +1,9 @@
 """Pointwise functions g that a head applies to its logits before the softmax, s = g(l).
 
 A new function needs only ``forward``; the fused loss (``row_nll.py``) then differentiates the function with autograd,
-one chunk of logits at a time. Two optional parts make it faster: a ``Sweep``, a pass of the loss over all chunks that
-has an explicit derivative, and a ``RowFunction``, a description of g for the GPU kernels of ``triton_rows.py``.
+one chunk of logits at a time. Two optional parts make the loss faster: a ``Sweep``, which is one pass of the loss over
+all chunks with an explicit derivative of g, and a ``RowFunction``, which describes g to the GPU kernels of
+``triton_rows.py``.
 
 Shapes: R rows of a chunk, V vocabulary, K cells of a piecewise linear function.
 """
@@ -31,7 +32,10 @@ class Pointwise(nn.Module):
         raise NotImplementedError
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return an object for one pass of the fused loss over all chunks of logits; here autograd differentiates g."""
+        """Return a new object for one pass of the fused loss over all chunks of logits; here autograd differentiates g.
+
+        ``with_gradients`` is True if the pass computes gradients besides the losses.
+        """
         return AutogradSweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction | None:
@@ -44,11 +48,12 @@ class RowFunction:
     """The description of a pointwise function g for the GPU kernels of ``triton_rows.py``.
 
     Attributes:
-        kind: the name of g in the kernels.
-        constants: up to three numbers that g uses.
+        kind: the name of g in the kernels: identity, gss, sigmoid, relu or plif (piecewise linear).
+        constants: up to three numbers that g uses; their meaning depends on ``kind`` (see ``triton_rows._apply``).
         table_K2: slope, and value at the left knot, of each of the K cells of a piecewise linear g.
-        from_histograms: returns the gradients of g's parameters. Its argument [2, K] holds, for the logits in each
-            cell, the sum of dL/dg and the sum of dL/dg times the position in the cell.
+        from_histograms: function that returns the gradients of g's parameters; None if g has no trained parameters.
+            Its argument [2, K] holds, for the logits in each cell, the sum of dL/dg, and the sum of dL/dg times the
+            position in the cell (0 at its left end, 1 at its right end).
     """
 
     kind: str
@@ -69,6 +74,7 @@ class Sweep:
     derivative of g; in this base class g is the identity. A method whose name ends in _ may overwrite its arguments.
     """
 
+    # A row of logits is padded in memory to a multiple of this many numbers.
     row_multiple = 1
     """Numbers of which a row of logits in memory is a whole multiple."""
     has_parameters = False
@@ -84,7 +90,8 @@ class Sweep:
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
         """Return the loss gradient with respect to the logits of the last chunk given to ``scores_``.
 
-        ``grad_scores_RV`` is the gradient with respect to the scores; it may be overwritten.
+        The pass also sums the gradients of g's parameters, if g has any. ``grad_scores_RV`` is the loss gradient with
+        respect to the scores; it may be overwritten.
         """
         return grad_scores_RV
 
@@ -105,8 +112,12 @@ class Sweep:
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients [R, V] of the last chunk's losses with respect to its logits, and remaining row weights.
 
-        The caller must still multiply each row by its remaining weight. The weights are None if ``weight_R1`` is None
-        or the gradients already contain the weights.
+        Args:
+            weight_R1: the weight of each row's loss in the total loss; None if all weights are one.
+
+        Returns:
+            The gradients, and the weights [R, 1] by which the caller must still multiply the rows. The latter are None
+            if there is nothing to multiply: ``weight_R1`` is None, or the gradients already contain the weights.
         """
         # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
         with any_order(self._nll_R1):  # each row has one target
@@ -117,7 +128,7 @@ class Sweep:
 
 
 class AutogradSweep(Sweep):
-    """A pass of the loss for any ``Pointwise``; autograd differentiates g on one chunk at a time."""
+    """A pass of the loss for any ``Pointwise`` g; autograd differentiates g on one chunk at a time."""
 
     def __init__(self, pointwise: Pointwise, *, with_gradients: bool) -> None:
         self._pointwise = pointwise
@@ -143,7 +154,7 @@ class AutogradSweep(Sweep):
         return grad_logits_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Return the gradients of g's trainable parameters, summed over all chunks."""
+        """Return the gradients of g's trainable parameters, summed over all chunks, in the order of ``trainable``."""
         return self._grads
 
 
@@ -151,7 +162,8 @@ def any_order(like: Tensor) -> AbstractContextManager[None]:
     """Return a context in which a GPU may do operations in any order; on a CPU the context does nothing.
 
     The context is meant for operations whose result does not depend on the order (sums of integers, unique indices). In
-    deterministic mode torch would first sort their indices on a GPU, which takes longer than the operations.
+    deterministic mode torch would first sort their indices on a GPU, which takes longer than the operations. ``like``
+    is a tensor on the device of the operations.
     """
     return nullcontext() if like.device.type == "cpu" else _undetermined()
 

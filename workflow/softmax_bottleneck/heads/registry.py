@@ -39,7 +39,7 @@ class Declaration:
     Attributes:
         name: the head's name in configurations.
         label: the head's name in tables.
-        options: JSON schema of each option.
+        options: {name of an option: its JSON schema, with a default}.
         path: the file that defines the head.
     """
 
@@ -62,12 +62,20 @@ def names() -> tuple[str, ...]:
 
 
 def module_path(name: str) -> Path:
-    """Return the file that defines a head (UserError: unknown name)."""
+    """Return the path of the file that defines a head.
+
+    Raises:
+        UserError: no head has this name.
+    """
     return declaration(name).path
 
 
 def declaration(name: str) -> Declaration:
-    """Return the declaration of one head (UserError: unknown name)."""
+    """Return the declaration of one head.
+
+    Raises:
+        UserError: no head has this name.
+    """
     try:
         return declarations()[name]
     except KeyError:

@@ -8,7 +8,8 @@ and, with the row weights w_r = dL/dc_r,
 
     G_rv = w_r (exp(s_rv - logZ_r) - [v = y_r]) g'(l_rv),   dE = G W,   dW = G^T E,   db = sum_r G_r.
 
-A mixture has the loss -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor) for token n, with mixture weights pi_nk.
+Here y_r is the target word of row r, and L the total loss. A mixture has the loss
+-log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor) for token n, with mixture weights pi_nk.
 The row weights of a mixture are the posterior responsibilities exp(log pi_nk - c_nk - log p_n), which are known as soon
 as the K rows of a token are computed.
 
@@ -45,7 +46,10 @@ KERNEL_DEVICES = {"cuda"}
 
 
 class RowNLL(NamedTuple):
-    """The losses of the tokens [N] in nats, and their sum, whose gradient never needs a second pass over the logits."""
+    """The losses of the tokens [N] in nats, and their sum `total`.
+
+    The gradient of `total` never needs a second pass over the logits, so that a training step should use `total`.
+    """
 
     nll_N: Tensor
     total: Tensor
@@ -60,9 +64,10 @@ def row_nll(
     *,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """Return -log softmax(g(h W^T + b))[target] of every row of h, in nats.
+    """Return -log softmax(g(h W^T + b))[target] of every row of h, and the sum of these losses, in nats.
 
-    The result can be differentiated once, with respect to h, W, b and the parameters of g.
+    The result can be differentiated once, with respect to h, W, b and the parameters of g. ``pointwise`` is g, and
+    ``backends`` gives backends and precision of the matrix products.
     """
     return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, backends))
 
@@ -78,9 +83,9 @@ def mixture_nll(
     probability_floor: float = 0.0,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, in nats.
+    """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, and the sum, in nats.
 
-    The result can be differentiated once.
+    The result can be differentiated once, with respect to the latent vectors, log priors, W, b and the parameters of g.
     """
     problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, backends)
     return _apply(problem)
@@ -129,7 +134,11 @@ def _row_kernels() -> ModuleType | None:
 
 
 def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
-    """Return the number of tokens per chunk: the most within the limit CHUNK_BYTES, evened out over the chunks."""
+    """Return the number of tokens per chunk.
+
+    The number of chunks is the smallest with which all arrays of a chunk together fit in `CHUNK_BYTES`; the tokens are
+    divided evenly among these chunks. A token needs ``num_components`` rows of logits.
+    """
     budget = CHUNK_BYTES.get(weight_VD.device.type, CHUNK_BYTES["cuda"])
     most = max(1, budget // (num_components * len(weight_VD) * weight_VD.element_size() * pointwise.arrays))
     return -(-num_tokens // -(-num_tokens // most)) if num_tokens else 1
@@ -137,7 +146,10 @@ def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointw
 
 @dataclass
 class _Gradients:
-    """The gradients of the weighted sum of the losses with respect to all differentiable inputs of the fused loss."""
+    """The gradients of the weighted sum of the losses with respect to all differentiable inputs of the fused loss.
+
+    The tensors are filled chunk by chunk.
+    """
 
     latent_NKD: Tensor
     log_prior_NK: Tensor | None
@@ -147,7 +159,7 @@ class _Gradients:
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
-        """Return zero gradients of the shared tensors, and uninitialised gradients of the tokens for chunks to fill."""
+        """Return zero gradients of W and b, and uninitialised gradients of the tokens, which the chunks overwrite."""
         prior_NK = problem.log_prior_NK
         return cls(
             torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
@@ -208,9 +220,10 @@ class _RowNLLFunction(torch.autograd.Function):
 
 
 def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | None:
-    """Return the upstream gradient if it is the same for all tokens, else None.
+    """Return the upstream gradient, a scalar, if it is the same for all tokens, else None.
 
-    If ``grad_nll_N`` is given, the comparison makes the CPU wait for a GPU.
+    The arguments are the gradients with respect to the losses and to their sum; each is None if it is not used. If
+    ``grad_nll_N`` is given, the comparison makes the CPU wait for a GPU.
     """
     if grad_nll_N is None:
         return grad_total
@@ -221,9 +234,10 @@ def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | N
 
 
 def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) -> tuple[Tensor, _Gradients | None]:
-    """Return, by one pass over the logits, the losses [N] and, if requested, the gradients of their weighted sum.
+    """Return, by one pass over the logits, the losses [N] and the gradients of their weighted sum.
 
-    ``weight_N`` holds the weights of the losses (None: all ones).
+    ``weight_N`` holds the weights of the losses; None means that all are one. Without ``with_gradients`` the second
+    result is None.
     """
     num_tokens, num_components, _ = problem.latent_NKD.shape
     nll_N = problem.latent_NKD.new_empty(num_tokens)
@@ -284,9 +298,12 @@ class _Chunk:
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
-        """Write the gradients of the chunk's tokens, and add to the gradients of the shared W, b and g's parameters.
+        """Write the gradients of the chunk's tokens into ``gradients``, and add to those of W, b and g's parameters.
 
-        ``weight_n`` is the upstream gradient of each token (None: all ones).
+        Args:
+            gradients: the gradients of all tokens; changed in place.
+            responsibility_R1: the result of ``losses``.
+            weight_n: the upstream gradient of each token; None if all are one.
         """
         weight_R1 = responsibility_R1
         if weight_n is not None:

@@ -18,7 +18,8 @@ _KEPT = threading.local()
 def scratch(name: str, shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return an uninitialised array on the device of ``like``, with the dtype of ``like`` by default.
 
-    On a CPU the array is valid until the same thread requests ``name`` again.
+    On a CPU the array uses memory that belongs to this thread and ``name``. It is therefore valid until the same thread
+    requests ``name`` again.
     """
     dtype = dtype or like.dtype
     if like.device.type != "cpu":

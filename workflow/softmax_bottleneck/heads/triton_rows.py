@@ -2,8 +2,8 @@
 
 `_losses` reads the logits l of a row once and computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads
 the logits again and overwrites them with w (exp(g(l_v) - log Z) - [v = y]) g'(l_v), where w is the row's weight and y
-the target word. Each program handles one row, so that the order of sums is fixed. Programs share only the histograms
-of a piecewise linear function, and these are sums of integers.
+the target word. Each program instance of a kernel handles one row, so that the order of sums is fixed. Instances share
+only the histograms of a piecewise linear function, which are sums of integers and do not depend on the order.
 
 The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from softmax_bottleneck.heads.pointwise import RowFunction, Sweep
 
-LONGEST_BLOCK = 4096  # words that a program processes at once
+LONGEST_BLOCK = 4096  # words that a program instance processes at once
 HISTOGRAM_BITS = 36  # of the largest summand: 2^27 summands fit an int64, more than a chunk has
 FLOOR = tl.constexpr(1e-8)  # as heads/relu.py
 
@@ -41,7 +41,10 @@ class RowSweep(Sweep):
         self._sums_2K: Tensor | None = None
 
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
-        """Return -log softmax(g(logits))[target] of every row, [R, 1] nats, and keep the logits for ``grad_``."""
+        """Return -log softmax(g(logits))[target] of every row, [R, 1] nats.
+
+        The logits are not copied, and must stay unchanged until ``grad_`` has used them.
+        """
         self._logits_RV, self._target_R1 = logits_RV, target_R1.contiguous()
         self._log_z_R1, self._nll_R1, self._reach_R1 = logits_RV.new_empty(3, len(logits_RV), 1)
         self._launch(_losses, self._nll_R1, self._reach_R1)
@@ -50,7 +53,8 @@ class RowSweep(Sweep):
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, None]:
         """Overwrite the logits of the last chunk with the gradients of its losses, and return (gradients [R, V], None).
 
-        The gradients already contain the row weights; None says that no weights remain to be applied.
+        ``weight_R1`` holds the weight of each row's loss (None: all ones). The gradients already contain the weights.
+        The second result is None, because no weights remain for the caller to apply.
         """
         weight_R1 = torch.ones_like(self._nll_R1) if weight_R1 is None else weight_R1.contiguous()
         row_inputs = torch.expm1(-self._nll_R1), weight_R1
@@ -63,7 +67,8 @@ class RowSweep(Sweep):
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
         """Overwrite the logits with their gradients, and sum dL/dg and dL/dg times position over each cell of g.
 
-        The kernel sums integers in fixed point, scaled by the largest possible summand.
+        The kernel sums integers in fixed point, scaled by the largest possible summand. ``at_target_R1`` is p - 1, the
+        unweighted dL/dg at the target word; ``weight_R1`` holds the row weights.
         """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
@@ -73,7 +78,7 @@ class RowSweep(Sweep):
         self._sums_2K = sums_2K if self._sums_2K is None else self._sums_2K + sums_2K
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Return the gradients of g's parameters, summed over all chunks; empty if g has none."""
+        """Return the gradients of g's parameters, summed over all chunks; empty if g has no trained parameters."""
         if self._function.from_histograms is None or self._sums_2K is None:
             return ()
         return self._function.from_histograms(self._sums_2K)
@@ -94,9 +99,11 @@ class RowSweep(Sweep):
 
 @triton.jit
 def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
-    """Return the score g(l), the slope g'(l), the cell of l and the position in that cell (from 0 to 1).
+    """Return the score g(l), the slope g'(l), the cell of l and the position in that cell.
 
-    Cell and position are 0 unless g is piecewise linear.
+    The position is 0 at the left end and 1 at the right end of the cell; beyond the outer cells it is outside this
+    range. Cell and position are 0 unless g is piecewise linear (KIND is plif). a, b and c are the constants of the
+    `RowFunction`; their meaning for each KIND is in the comments.
     """
     cell = tl.zeros_like(logit).to(tl.int32)
     place = tl.zeros_like(logit)
@@ -125,10 +132,10 @@ def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
 @triton.jit
 def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cells, a, b, c,
             KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Compute log Z and the loss of one row of logits.
+    """Write log Z and the loss of one row of logits into `log_z` and `nll`.
 
-    If histograms are needed (COUNTS), also compute the largest distance of a logit from the left end of its cell, in
-    cell widths; this distance sets the scale of the fixed-point sums.
+    If histograms are needed (COUNTS), also write into `reach` the largest distance of a logit from the left end of its
+    cell, in cell widths; this distance sets the scale of the fixed-point sums.
     """
     row = tl.program_id(0).to(tl.int64)
     largest = tl.full((), float("-inf"), tl.float32)
@@ -155,10 +162,10 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
 @triton.jit
 def _gradients(logits, target, log_z, at_target, weight, scale, counts, num_words, stride, table, num_cells, a, b, c,
                KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Overwrite one row of logits with the gradient of its loss.
+    """Overwrite one row of logits with the gradient of its loss, times the row's weight.
 
-    If histograms are needed (COUNTS), also add dL/dg, and dL/dg times the position in the cell, to the sums of the
-    cell, as integers in fixed point.
+    If histograms are needed (COUNTS), also add dL/dg, and dL/dg times the position in the cell, to `counts` [2, K], the
+    sums of each cell. They are added as integers in fixed point, after multiplication by the two numbers of `scale`.
     """
     row = tl.program_id(0).to(tl.int64)
     normaliser = tl.load(log_z + row)
