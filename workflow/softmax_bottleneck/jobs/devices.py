@@ -2,11 +2,11 @@
 
 A lease is an operating-system lock on a file in the machine's folder for temporary files. The kernel releases the lock
 when the process ends, however it ends. The file is named after the GPU's UUID, which is the same in every process and
-project. In a batch job nothing is leased, because the batch system has assigned the GPUs.
+project. In a batch job no GPU is leased, because the batch system has assigned the GPUs.
 
 A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
 runs, each in a process of its own, exactly as it would be trained alone: the same step, with its own folder, lease and
-done.json. Finished runs stay finished if another run fails or the job ends; the next attempt trains the rest.
+done.json. Finished runs stay finished if another run fails or the job ends; the next attempt trains only the others.
 """
 
 import fcntl
@@ -31,14 +31,18 @@ VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"  # read by the driver when a process f
 GIVEN_VARIABLE = "SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"  # set by a parent process that holds the lease
 BATCH_VARIABLES = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "_CONDOR_JOB_AD")
 LOOK_EVERY_S = 1.0
-_held: list[int] = []  # descriptors of this process's lease, open until it ends
+_held: list[int] = []  # the descriptor of this process's lease (none or one), open until the process ends
 
 
 def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.device":
-    """Return the device for `auto`, `cuda` or `cpu`; unless `cpu` is asked for, first lease a GPU for this process.
+    """Return the device to compute on; unless it is the CPU by request, first lease a GPU for this process.
+
+    Args:
+        name: `cpu`, `cuda`, or `auto` (a GPU if there is one, else the CPU).
+        say: prints a line while all GPUs are leased (default: prints nothing).
 
     Raises:
-        UserError: `cuda` was asked for and there is no GPU; the CPU is never used silently instead.
+        UserError: `name` is `cuda` and there is no GPU.
     """
     import torch
 
@@ -52,7 +56,7 @@ def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.de
 
 
 def hardware_name(device: "torch.device") -> str:
-    """Return the name of the GPU or the instruction set of the CPU, on which the last bits of a result depend."""
+    """Return the model of the GPU, or `cpu` and the CPU's instruction set; the last bits of results depend on them."""
     import torch
 
     if device.type == "cuda":
@@ -62,7 +66,11 @@ def hardware_name(device: "torch.device") -> str:
 
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
-    """Return the GPUs that this process may use: those in CUDA_VISIBLE_DEVICES, else all that nvidia-smi lists."""
+    """Return the ids, in general UUIDs, of the GPUs that this process may use.
+
+    They are those in CUDA_VISIBLE_DEVICES or, if that variable is not set, all that nvidia-smi lists. Indices in the
+    variable are replaced by UUIDs; an index that nvidia-smi does not list stays as it is.
+    """
     answer = processes.answer_of("nvidia-smi", "--list-gpus")
     listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", answer.stdout if answer else "", re.MULTILINE))
     named = os.environ.get(VISIBLE_VARIABLE)
@@ -75,8 +83,9 @@ def visible_gpus() -> tuple[str, ...]:
 def lease_gpu(say: progress.Say = lambda line: None) -> None:
     """Lease a GPU and make it the only GPU that this process sees; wait while other processes have leased all GPUs.
 
-    The function does nothing without a GPU, in a batch job, if the parent process holds a lease for this process, or if
-    this process has a lease already. It must be called before anything uses the GPU.
+    The function does nothing if there is no GPU, in a batch job, if the parent process holds a lease for this process,
+    or if this process has a lease already. It must be called before anything uses the GPU. `say` prints a line when a
+    wait begins (default: prints nothing).
     """
     given = GIVEN_VARIABLE in os.environ or any(variable in os.environ for variable in BATCH_VARIABLES)
     gpus = () if _held or given else visible_gpus()
@@ -103,7 +112,10 @@ def lease_gpu(say: progress.Say = lambda line: None) -> None:
 
 @contextmanager
 def lent_gpu() -> Iterator[None]:
-    """Release this process's lease of a GPU inside the context; on leaving, wait for the GPU and lease it again."""
+    """Let other processes lease this process's GPU inside the context; on leaving, wait for the GPU and lease it again.
+
+    The context has no effect if this process holds no lease.
+    """
     for descriptor in _held:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
     yield
@@ -117,13 +129,21 @@ def train_together(
 ) -> None:
     """Run `command --run <path>` for all paths in parallel on a device, and wait for the end of these processes.
 
-    In a batch job the processes are distributed over all visible GPUs; elsewhere they share the GPU leased by this
-    process, or have their own CPU threads. A signal to this process is passed on to them, so that each of them saves
-    its state and stops.
+    In a batch job the processes are distributed over all visible GPUs. Elsewhere they share the GPU that this process
+    leases. Without a GPU, each process has its own CPU threads. A signal to this process is passed on to the processes,
+    so that each of them saves its state and stops.
+
+    Args:
+        command: the command of one run, without `--run`.
+        paths: paths of the runs.
+        device: `cpu`, `cuda` or `auto`, as for `choose_device`.
+        say: see `lease_gpu`.
 
     Raises:
-        UserError: a child process failed with an error that the user must correct, and has printed the message.
-        StoppedError: a child process stopped early; another attempt resumes it.
+        UserError: a child process has ended with the exit code of this error, after printing the message.
+        StoppedError: a child process has ended with another exit code than 0, or was not started because of a signal.
+            This error passes on the exit code of such a process (75 if it was not started). Another attempt resumes the
+            runs.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []
@@ -139,7 +159,7 @@ def train_together(
     gpus = () if device == "cpu" else visible_gpus()
     with interrupt.signals_to(pass_on):
         for number, path in enumerate(paths):
-            if received:  # the next attempt trains it
+            if received:  # a signal: the next attempt trains this run and those after it
                 break
             given = {VISIBLE_VARIABLE: gpus[number % len(gpus)], GIVEN_VARIABLE: "1"} if gpus else {}
             # In its own session, a child gets a Ctrl-C once, from here, and not a second time from the terminal.

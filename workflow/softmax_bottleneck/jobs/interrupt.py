@@ -30,7 +30,10 @@ MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that shor
 
 
 class StoppedError(errors.BusyError):
-    """The error that ends a process which was told to stop and has saved its state; `exit_code` tells the cause."""
+    """The error that ends a process which was told to stop and has saved its state.
+
+    `exit_code` is that of the cause: a signal, or 75 for the causes in the module's docstring.
+    """
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -43,8 +46,8 @@ class TimeLimit:
     """A limit to the time that a process may run.
 
     Attributes:
-        seconds: the time left (None: no limit).
-        why: the reason for the limit, in words.
+        seconds: the time left when the limit was computed (None: no limit).
+        why: the reason for the limit, printed when work starts.
         in_batch_job: True if the process belongs to a batch job.
     """
 
@@ -71,14 +74,17 @@ def time_limit(
 ) -> TimeLimit:
     """Return the shorter of two limits: the process's own limit, and the time left to its batch job.
 
+    If neither exists, `seconds` of the returned limit is None.
+
     Args:
-        max_wall: own limit from now on, as `90m` (None: the variable `SOFTMAX_BOTTLENECK_MAX_WALL`, else no limit).
+        max_wall: own limit, counted from now, such as `90m` (None: the value of SOFTMAX_BOTTLENECK_MAX_WALL in
+            `environment` or, without this variable, no limit).
         margin: how long before the end of the batch job to stop (None: three minutes, or a quarter of the time left if
             that is shorter).
-        environment: environment variables.
+        environment: environment variables (default: those of this process).
 
     Raises:
-        UserError: a value is not a duration.
+        UserError: `max_wall`, `margin` or the variable is not a duration.
     """
     own, job = max_wall or environment.get(MAX_WALL_VARIABLE), environment.get(processes.JOB_VARIABLE)
     limits = [TimeLimit(seconds(own), f"max_wall {own}", bool(job))] if own else []
@@ -105,7 +111,10 @@ class Stop:
         self.workflow = workflow
 
     def receive(self, number: int, frame: object = None) -> None:
-        """Record a received signal (signal handler); a second Ctrl-C exits at once and keeps the last saved state."""
+        """Record a received signal. This method is the handler of SIGINT, SIGTERM and SIGUSR1.
+
+        A second SIGINT (Ctrl-C) ends the process at once without saving; the work since the last save is then lost.
+        """
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             os._exit(EXIT_CODES[signal.SIGINT])
         self.signal = signal.Signals(number)
@@ -126,9 +135,9 @@ class Stop:
 
 @contextmanager
 def signals_to(receive: Callable[[int, object], object]) -> Iterator[None]:
-    """Call `receive` for SIGINT, SIGTERM and SIGUSR1 inside the context.
+    """Make `receive` the handler of SIGINT, SIGTERM and SIGUSR1 inside the context; on leaving, restore the old ones.
 
-    Outside the main thread the context does nothing, because Python allows signal handlers only there.
+    Outside the main thread the context does nothing, because Python allows signal handlers only in the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

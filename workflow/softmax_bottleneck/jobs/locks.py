@@ -1,14 +1,18 @@
 """Locks: one workflow at a time writes to a results folder, and one process to the folder of a run.
 
-Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it; the profiles disable it. The lock
-of this module covers the results folder, the kernel releases it when its process ends, and no option of Snakemake
-removes it. `reproduce` passes the lock on to its Snakemake, so that it is held until both have ended. Some file systems
-have no such lock, and a workflow that uses this one as a module does not take it.
+The lock of the workflow and the lease of a run differ in how they end. The lock is an operating-system lock, which the
+kernel releases when its processes end. The lease is a file; it ends when its owner removes it, or when another process
+finds that the owner has ended and takes the lease over.
 
-The lease of a run is a small file that names the owner and is touched while it runs. If Snakemake is killed, an
-orphaned training process and its successor would write to the same folder. With a lease, the second process is
-rejected, the lease of a dead owner is taken over, and an owner that lost its lease stops. An operating-system lock does
-not suffice here: it cannot detect an owner on another node of a cluster.
+The lock covers the results folder. It replaces Snakemake's own lock, which the profiles disable, because that one stays
+behind when Snakemake is killed, until somebody removes it. No option of Snakemake removes the lock of this module.
+`reproduce` passes it on to its Snakemake, so that it is held until both have ended. On a file system that does not
+support such locks, the workflow runs without one. A workflow that imports this one as a module does not take the lock.
+
+The lease covers the folder of a run. The file names the owner, which touches it every few seconds while it runs. If
+Snakemake is killed, an orphaned training process and its successor would write to the same folder. With a lease, the
+second process is rejected, the lease of a dead owner is taken over, and an owner that lost its lease stops. An
+operating-system lock does not suffice here: it cannot detect an owner on another node of a cluster.
 """
 
 import errno
@@ -38,9 +42,10 @@ log = logging.getLogger(__name__)
 
 # --- the lock of a results folder -----------------------------------------------------------------------------------
 def acquire_lock() -> dict[str, str]:
-    """Lock the results folder until this process ends; return the environment that lets a child process share the lock.
+    """Lock the results folder until this process ends; return environment variables that let a child share the lock.
 
-    The child must also inherit the file descriptors that `lock_descriptors` returns.
+    The child must also inherit the file descriptors that `lock_descriptors` returns. If the parent of this process
+    holds the lock and shares it, or if the file system does not support locks, nothing is locked.
 
     Raises:
         BusyError: another process holds the lock.
@@ -74,18 +79,21 @@ def acquire_lock() -> dict[str, str]:
 
 
 def lock_descriptors() -> list[int]:
-    """Return the file descriptors of the lock, for `pass_fds` of a child process."""
+    """Return the file descriptors of the locks that this process holds, for `pass_fds` of a child process."""
     return [file.fileno() for file in _held]
 
 
 # --- the lease of a run ---------------------------------------------------------------------------------------------
 class Lease:
-    """The ownership of a folder for the length of a `with` block.
+    """The ownership of a folder by this process for the length of a `with` block.
 
-    `timeout_s` is the longest time to wait for another owner to end.
+    Args:
+        folder: the folder; created if missing.
+        timeout_s: longest time to wait for another owner to end (default: no wait).
 
     Raises:
-        BusyError: on entering, if another running process owns the folder; in `check`, if the lease was lost.
+        BusyError: on entering the `with` block, another running process still owns the folder after the wait.
+        OSError: the lease file cannot be written.
     """
 
     def __init__(self, folder: Path, timeout_s: float = 0.0) -> None:
@@ -113,20 +121,29 @@ class Lease:
             self.path.unlink(missing_ok=True)
 
     def check(self) -> None:
-        """Check that this process still owns the folder (BusyError: another process took it over)."""
+        """Raise BusyError if this process no longer owns the folder because another process has taken it over."""
         if _read_lease(self.path).get("token") != self.token:
             raise errors.BusyError(f"{self.folder}: another process took this run over; this one stops without writing")
 
     def beat(self) -> None:
-        """Check the ownership and touch the lease file, which shows other processes that the owner still runs."""
+        """Touch the lease file, which shows other processes that the owner still runs.
+
+        Raises:
+            BusyError: another process has taken the folder over.
+        """
         self.check()
         os.utime(self.path)
 
     def _take(self) -> None:
-        """Write the lease file (BusyError: the owner of an existing lease still runs).
+        """Write the lease file, after removing the lease of an owner that has ended.
 
-        Meanwhile the folder itself is locked, so that one process at a time reads and replaces the lease. On network
-        file systems without flock, the exclusive creation of the file still lets only one process succeed.
+        The folder itself is locked while this method runs, so that only one process at a time reads and replaces the
+        lease. On network file systems without flock, the exclusive creation of the file still lets only one process
+        succeed.
+
+        Raises:
+            BusyError: the owner of an existing lease still runs, or another process has just written a lease.
+            OSError: the file cannot be written.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         where = {"pid_namespace_id": processes.pid_namespace_id(), "host": platform.node()}
@@ -161,11 +178,11 @@ def _read_lease(path: Path) -> dict[str, Any]:
 
 
 def _refuse_living_owner(path: Path) -> None:
-    """Check that the owner of a lease has ended (BusyError: it still runs).
+    """Raise BusyError if the owner of the lease file `path` still runs.
 
-    The owner is looked up among this machine's processes, else in the batch system. If neither is possible, the owner
-    counts as running while the lease is younger than STALE_AFTER_S. A requeued batch job keeps its number, so an owner
-    with the number of the present job is known to have ended.
+    The owner is looked up among this machine's processes or, if it ran elsewhere, in the batch system. If neither is
+    possible, the owner counts as running if it touched the lease in the last STALE_AFTER_S seconds. A requeued batch
+    job keeps its number, so an owner with the number of the present job is known to have ended.
     """
     try:
         owner, age_s = _read_lease(path), max(0.0, time.time() - path.stat().st_mtime)

@@ -29,7 +29,9 @@ class Settings(Protocol):
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
     """Set threads and determinism and disable TF32 inside the context.
 
-    As a side effect that outlasts the context, the process keeps freed memory for later allocations (`keep_freed`).
+    On leaving, only threads and determinism get their former values. On a GPU, TF32 and the benchmark mode of cuDNN
+    stay off, and CUBLAS_WORKSPACE_CONFIG stays set. On all devices, the process keeps freed memory for later
+    allocations until it ends (`keep_freed`).
     """
     keep_freed()
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]

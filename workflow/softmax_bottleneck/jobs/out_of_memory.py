@@ -16,17 +16,17 @@ GPU_CLASS = "OutOfMemoryError"
 # Messages of the libraries below PyTorch, in a RuntimeError.
 GPU_WORDS = re.compile(r"CU(BLAS|DNN|SOLVER|SPARSE)_STATUS_(ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED"
                        r"|CUDA(_ERROR_| error: |: )out[_ ]of[_ ]memory", re.IGNORECASE)  # fmt: skip
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # numbers of two parameters of the C function mallopt
 LARGEST_MMAP_THRESHOLD = 32 * 2**20  # accepted by glibc; larger blocks always come fresh from the system
 LARGEST_INT = 2**31 - 1
 
 
 def keep_freed() -> bool:
-    """Make the C library keep freed memory for the next allocation; return True if the library can (glibc can).
+    """Make the C library keep freed memory for the next allocation; return True if this works, as it does with glibc.
 
-    By default glibc returns large blocks to the system, which must clear every page of the next block. At published
-    sizes this takes a tenth of a training step. The peak memory stays the same, but memory below the peak is not
-    returned.
+    By default glibc returns large blocks of memory to the system. The system then clears every page of the next block,
+    which takes a tenth of a training step of the published models. With this setting, the peak memory of the process
+    stays the same, but freed memory is not returned to the system.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -35,9 +35,10 @@ def keep_freed() -> bool:
 
 
 def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
-    """Return the error to raise instead if `error` means that the machine's or the GPU's memory ran out; else None.
+    """Return the error to raise in place of `error` if that error means that memory ran out; None if it does not.
 
-    `where`, such as the name of a job, begins the message of the new error.
+    The new error is a UserError for the memory of a GPU and a MemoryExhaustedError for the memory of the machine.
+    `where`, such as the name of a job, begins its message.
     """
     reason = " ".join(str(error).split()) or "nothing more is known"
     if type(error).__name__ == GPU_CLASS or (isinstance(error, RuntimeError) and GPU_WORDS.search(reason)):

@@ -26,10 +26,10 @@ def sound_record(folder: Path, result: str) -> Path | None:
 
 
 def restore(folder: Path, result: str) -> None:
-    """Rewrite a missing or damaged record from the other record, if that one is intact.
+    """Rewrite a missing or damaged copy of the record from the other copy, if that one is intact.
 
-    The new file gets the modification time of the intact one, so that results made from the record do not look
-    outdated.
+    If neither copy is intact, nothing is written. The new file gets the modification time of the intact one, so that
+    results made from the record do not look outdated to Snakemake.
     """
     sound = sound_record(folder, result)
     for path in paths(folder, result):
@@ -39,10 +39,12 @@ def restore(folder: Path, result: str) -> None:
 
 
 def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Check that a record or resume state belongs to this run.
+    """Raise UserError if a record or resume state belongs to another run.
 
-    Raises:
-        UserError: a key differs between `stored`, the ids in the file `path`, and `here`, the ids of this run.
+    Args:
+        path: file of the record or resume state, for the error message.
+        stored: ids in that file.
+        here: ids of this run. The file belongs to this run if all ids are equal, and none is absent on one side.
     """
     for key in sorted({*stored, *here}):
         ours, theirs = here.get(key, "absent"), stored.get(key, "absent")

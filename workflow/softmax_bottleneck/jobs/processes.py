@@ -23,17 +23,22 @@ LIVING_STATES = frozenset(["RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIG
 
 @dataclass(frozen=True)
 class Process:
-    """A process, identified by its id and its start in hundredths of a second since boot (0: it has ended)."""
+    """A process, identified by its id and its start.
+
+    Attributes:
+        pid: process id.
+        started: time of the start in hundredths of a second since boot; 0 if the process has ended.
+    """
 
     pid: int
     started: int
 
     @classmethod
     def of(cls, pid: int) -> "Process":
-        """Return the process with an id; its start is 0 if it has ended, also if it is a zombie.
+        """Return the process with the id `pid`; `started` is 0 if there is none, or if it has ended and is a zombie.
 
-        The start is not counted from 1970, as psutil does, because that number changes when the clock is set, and
-        setting the clock must not end a lease.
+        The start is counted from boot and not, as psutil does, from 1970. The time since 1970 changes when the clock is
+        set, and setting the clock must not end a lease.
         """
         try:
             process = psutil.Process(pid)
@@ -49,7 +54,10 @@ class Process:
 
 
 def pid_namespace_id() -> str:
-    """Return an id of the scope in which process ids are valid: boot id and process namespace, else the host's name."""
+    """Return an id of the scope in which process ids are valid.
+
+    It consists of the boot id and the process namespace. Where /proc does not tell them, it is the host's name.
+    """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -58,7 +66,10 @@ def pid_namespace_id() -> str:
 
 
 def answer_of(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """Return the answer of a program; None if the program is missing or does not answer."""
+    """Run a command, and return its exit code and its output as text (`returncode`, `stdout`, `stderr`).
+
+    None is returned if the program cannot be started or has not ended within TIMEOUT_S seconds.
+    """
     try:
         return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -67,13 +78,16 @@ def answer_of(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 # --- SLURM ----------------------------------------------------------------------------------------------------------
 def batch_job() -> dict[str, str]:
-    """Return {"job": number} for this process's SLURM job; empty outside a job."""
+    """Return {"job": number of this process's SLURM job}, or an empty dict outside a job."""
     job = os.environ.get(JOB_VARIABLE, "")
     return {"job": job} if job else {}
 
 
 def job_lives(job: str) -> bool | None:
-    """Return True if a job may still have running processes; None if SLURM does not answer."""
+    """Return True if a SLURM job may still have running processes, and False if it has none or SLURM does not know it.
+
+    None is returned if squeue is missing, fails or does not answer in time.
+    """
     answer = answer_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
     if answer is None or answer.returncode:
         return False if answer and "invalid job id" in answer.stderr.lower() else None
@@ -83,8 +97,9 @@ def job_lives(job: str) -> bool | None:
 def seconds_left(environment: Mapping[str, str]) -> float | None:
     """Return the seconds until SLURM ends this job; None outside a job, without a limit, or if SLURM does not tell.
 
-    Newer versions of SLURM set SLURM_JOB_END_TIME. Older versions do not, and Snakemake's plugin clears the variable.
-    Then squeue is asked, which prints `[days-][[hours:]minutes:]seconds`, or a word such as UNLIMITED or INVALID.
+    Newer versions of SLURM set SLURM_JOB_END_TIME in `environment`. Older versions do not, and Snakemake's plugin
+    clears the variable. In that case squeue is called, which prints `[days-][[hours:]minutes:]seconds`, or a word such
+    as UNLIMITED or INVALID.
     """
     job, end = environment.get(JOB_VARIABLE), environment.get("SLURM_JOB_END_TIME", "")
     if not job:

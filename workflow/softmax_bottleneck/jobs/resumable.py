@@ -1,8 +1,11 @@
 """Resumable work in steps: kills, signals, time limits, full disks and lack of memory do not change the result.
 
 Training, dynamic evaluation and fits run this way. A lease lets one process at a time work in a folder. The process
-saves its state every few minutes, and before it stops at a signal or a time limit. The result has the same bits however
-often the work was interrupted.
+saves its state every five minutes (`Options.save_interval_s`), and before it stops at a signal or a time limit. The
+next call resumes from the last saved state. After SIGTERM or a time limit, no work is lost. After SIGKILL or a crash,
+the work since the last save is repeated: about five minutes at most, and the step under way. On a CPU, the result has
+the same bits however often the work was interrupted, provided that the number of threads, the instruction set and the
+version of PyTorch stay the same.
 
 A folder has two files with resume states, written in turn and verified on reading, so that a kill at any moment leaves
 one of them intact. States and records that cannot be verified, or that belong to another run, are never overwritten
@@ -26,12 +29,13 @@ from softmax_bottleneck.jobs.locks import Lease
 from softmax_bottleneck.store import artefacts, errors, progress, provenance
 from softmax_bottleneck.study import Study
 
-SAVE_SHARE = 0.02  # at most this share of the time goes into saving if parts are short
-TICK_S = 5.0  # between signs of life
+SAVE_SHARE = 0.02  # largest share of the time that goes into saving at the ends of parts, such as epochs
+TICK_S = 5.0  # between touches of the lease file
 STATE_FILES = ("resume-a.pt", "resume-b.pt")
 
 log = logging.getLogger(__name__)
 
+# The record, {input file: sha256}, and further entries of the record's provenance.
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
 
@@ -42,14 +46,16 @@ class Job:
     Attributes:
         name: name in messages and progress lines.
         folder: folder of the resume states and records; created if missing.
-        result: file name of the record written at the end.
+        result: file name of the record written at the end, `done.json` or `dynamic.json`.
         ids: ids stored in the provenance of the record; a record with other ids belongs to another job.
         identity: flat mapping stored in resume states; a state with another identity belongs to another job.
         device: device of the computation.
         numerics: context manager that sets threads and determinism.
-        owned: folder of the lease, if it is not `folder`.
+        owned: folder of the lease (None: `folder`). Jobs that write to a common folder give that folder, so that only
+            one of them works at a time.
         files: other output files, which are removed when the work starts over.
-        is_whole: function that returns whether the other output files agree with the record, or raises an error.
+        is_whole: function that gets the record of a finished job and checks the other output files. If it returns
+            False, the work is done again; an error that it raises ends the call (default: returns True).
     """
 
     name: str
@@ -69,8 +75,9 @@ class Options:
     """The options of one call that works on a job.
 
     Attributes:
-        say: function that prints a line of progress.
-        limit: the longest time to work, and to wait for another process on the same job.
+        say: function that prints a line of progress (default: prints nothing).
+        limit: the longest time to work (default: no limit). It also determines how long to wait for another process
+            that works on the same job, see `TimeLimit.lock_timeout_s`.
         restart: True to discard existing states and records and start over (recorded in the provenance).
         save_interval_s: longest time between resume states. A state is also saved at the end of a part, such as an
             epoch, unless parts are so short that saving would take a noticeable share of the time.
@@ -105,7 +112,11 @@ class Work(Protocol):
         """Do one step, calling `session.tick` during a long one; return True if a part, such as an epoch, has ended."""
 
     def keep(self) -> None:
-        """Write the output of the part, e.g. epoch, that has just ended; a second call must write the same bits."""
+        """Write the output of the part, such as an epoch, that has just ended.
+
+        If the process is killed after this call and before its state is saved, the part is repeated and this method is
+        called again for it. The second call must write the same bits.
+        """
         return
 
     def state(self) -> dict[str, Any]:
@@ -115,10 +126,14 @@ class Work(Protocol):
         """Restore a state that `state` returned, with its tensors on the job's device."""
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share and a line of progress after `wall_s` seconds of work."""
+        """Return the finished share of the work (0 to 1) and a line of progress, after `wall_s` seconds of work."""
 
     def outcome(self, session: "Session") -> Outcome:
-        """Write the output files; return the record, the hashes of its inputs, and more entries of its provenance."""
+        """Write the output files of the finished work.
+
+        Returns:
+            The content of the record, {input file: sha256}, and further entries of the record's provenance.
+        """
 
 
 # --- resume states --------------------------------------------------------------------------------------------------
@@ -149,7 +164,11 @@ class Checkpointer:
         self.write_s = 0.0
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Write a state over the older file (OSError: the disk is full or fails; both old files then stay intact)."""
+        """Write a state over the older of the two files.
+
+        Raises:
+            OSError: the disk is full or fails; both old files then stay intact.
+        """
         began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1}
         # Serial numbers alternate between the files: never over the one loaded or written last.
@@ -161,7 +180,7 @@ class Checkpointer:
         """Return the newest intact state with its tensors on the CPU; None if there is no file.
 
         Raises:
-            UserError: all files are damaged, or the newest state belongs to another run.
+            UserError: all existing files are damaged, or the newest intact state belongs to another run.
         """
         states = {index: _read_state(path) for index, path in enumerate(self.paths) if path.exists()}
         sound = {index: state for index, state in states.items() if isinstance(state, dict)}
@@ -207,16 +226,26 @@ def _read_state(path: Path) -> dict[str, Any] | str:
 
 # --- the engine -----------------------------------------------------------------------------------------------------
 def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS) -> dict[str, Any]:
-    """Do a job to its end, from its resume state if there is one, and return its record (also if already finished).
+    """Do a job to its end, from its resume state if there is one, and return its record.
+
+    If the job is already finished, nothing is computed. A record exists in two copies: the file `job.result`, which
+    Snakemake knows and deletes before a job and after a failed one, and outcome.json, which Snakemake does not know. If
+    one copy is lost, it is restored from the other.
+
+    Args:
+        job: the job.
+        begin: returns the work of the job at its start; called only if the job is not finished.
+        options: options of this call.
 
     Raises:
-        UserError: a resume state or record is damaged or belongs to another job, the GPU's memory is too small, or
-            `begin` raised this error.
-        DataError: the record is damaged and there is no resume state, or the record disagrees with the output files.
+        UserError: no resume state is intact although there are files of them, a resume state or the record belongs to
+            another job, the GPU's memory is too small, or `begin` raised this error.
+        DataError: the record exists, but no copy of it is intact, and no resume state is left from which to write the
+            record again; or the output files do not agree with the record (see `Job.is_whole`).
         MemoryExhaustedError: the machine's memory ran out.
-        BusyError: another process owns the job.
-        StoppedError: the work was stopped by a signal, by the time limit, or because the workflow that started it has
-            ended; the state is saved (exit code 143, 130 or 75).
+        BusyError: another process owns the job, or has taken it over meanwhile.
+        StoppedError: the work was stopped, and its state is saved. The exit code is 143 for SIGTERM, 130 for SIGINT,
+            and 75 for SIGUSR1, the time limit, or the end of the workflow that started this process.
         OSError: writing failed; earlier states are kept.
     """
     stop = Stop(options.limit.seconds, workflow.workflow_process())
@@ -252,11 +281,14 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
-    """Return the record of finished work, after restoring a lost copy of the record; None if there is work to do.
+    """Return the record of a finished job, after restoring a lost copy of it; None if there is work to do.
+
+    There is work to do if the job has no record, if both copies of the record are damaged but a resume state is left,
+    or if `job.is_whole` returns False.
 
     Raises:
         UserError: the folder holds another job's record.
-        DataError: the record is damaged and there is no resume state, or the record disagrees with the output files.
+        DataError: see `run_to_end`.
     """
     sound = outcome_record.sound_record(job.folder, job.result)
     if sound is None:
@@ -279,8 +311,9 @@ class Session:
 
     Attributes:
         steps: number of steps done in all sessions.
-        before_s: wall time of earlier sessions.
-        history: one entry per session, with its first step, device and number of threads.
+        before_s: wall time of earlier sessions in seconds, each up to its last saved state.
+        history: a dict per session, in order, with its first step (`from_step`), its `device` and number of `threads`
+            and, in a batch job, the job's number (`job`).
     """
 
     job: Job
@@ -311,7 +344,7 @@ class Session:
         return self.before_s + time.monotonic() - self.started
 
     def work_to_end(self) -> None:
-        """Do all remaining steps and save resume states on the way (errors as in `run_to_end`)."""
+        """Do all remaining steps, and save resume states in between (errors as in `run_to_end`)."""
         while not self.work.finished:
             part_ended = self.step()
             if part_ended:
@@ -337,7 +370,13 @@ class Session:
         return part_ended
 
     def tick(self) -> None:
-        """Renew the lease every few seconds and print progress every minute; a call at every step costs little."""
+        """Touch the lease file if the last time was TICK_S seconds ago, and print progress once a minute.
+
+        The method is cheap enough to be called at every step.
+
+        Raises:
+            BusyError: another process has taken the lease over.
+        """
         now = time.monotonic()
         if now - self.ticked >= TICK_S:
             self.ticked = now
@@ -351,14 +390,27 @@ class Session:
         self.options.say(f"{self.job.name}  {words}  {progress.duration(self.wall_s() * (1 - share) / share)} left")
 
     def save(self) -> None:
-        """Write the resume state (BusyError: another process took the lease over; then nothing is written)."""
+        """Write the resume state.
+
+        Raises:
+            BusyError: another process has taken the lease over; then nothing is written.
+        """
         self.lease.check()
         facts = {"work": self.work.state(), "history": self.history, "wall_s": self.wall_s(), "steps": self.steps}
         self.checkpointer.save(facts)
         self.saved = time.monotonic()
 
     def finish(self) -> dict[str, Any]:
-        """Write the output files, then the record and its copy; last remove the resume states. Return the record."""
+        """Write the output files, then both copies of the record, and last remove the resume states.
+
+        The copies are outcome.json and the file `job.result`, in this order.
+
+        Returns:
+            The content of the record.
+
+        Raises:
+            BusyError: another process has taken the lease over.
+        """
         self.lease.check()
         facts, parents, extras = self.work.outcome(self)
         self.lease.check()

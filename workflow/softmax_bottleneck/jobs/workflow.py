@@ -30,7 +30,11 @@ def export_workflow() -> None:
 
 
 def workflow_process() -> Process | None:
-    """Return the workflow process that started this process; None if there is none on this machine."""
+    """Return the workflow process that started this process.
+
+    None is returned if this process was started by hand, or if the workflow process has ended or runs on another
+    machine.
+    """
     numbers = os.environ.get(PROCESS_VARIABLE, "").split()
     if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
         return None
@@ -40,10 +44,15 @@ def workflow_process() -> Process | None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt at a step of the workflow for one subject.
+    """An attempt at a step of the workflow, as its last line in the log records it.
 
-    `what` names the subject: a run, a dataset or the fits of a seed. Until the attempt ends, the exit code is None;
-    then `words` is the error message.
+    Attributes:
+        step: name of the step, such as `train`.
+        what: subject of the step: the path of a run, the name of a dataset or the path of a unit of fits; empty for a
+            step that concerns the whole study.
+        pid: id of the step's process.
+        code: exit code; None if the log has no line on the end of the attempt.
+        words: error message. While `code` is None, it is KILLED, because a killed step cannot log its end.
     """
 
     step: str
@@ -59,15 +68,24 @@ class Attempt:
 
     @property
     def failure(self) -> tuple[int, str]:
-        """The exit code and the message; a killed step, or one with an unknown exit code, gets 75 ("try again")."""
+        """The exit code and the message of this attempt, to be used only if it failed.
+
+        A killed step, or one with an exit code that is not in FIRST, gets the exit code 75 ("try again").
+        """
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
 
 
 def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> None:
-    """Log that a step has begun or, if `code` is given, that the step has ended with this exit code and error message.
+    """Append a line to the log of the workflow: a step has begun or, if `code` is given, has ended.
 
-    Disk errors are ignored.
+    Nothing is written if the environment variable that LOG_VARIABLE names is not set. Disk errors are ignored.
+
+    Args:
+        step: name of the step.
+        what: subject of the step (see `Attempt`).
+        code: exit code of the step (default: it has just begun).
+        words: error message (default: the message for a step that logs no end).
     """
     path = os.environ.get(LOG_VARIABLE)
     if path:
@@ -76,7 +94,10 @@ def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> 
 
 
 def attempts(path: Path) -> list[Attempt]:
-    """Return the last attempt at every step of the log file `path`; incomplete lines are skipped."""
+    """Return the last attempt at every step for every subject in the log file `path`; incomplete lines are skipped.
+
+    The list is empty if the file does not exist.
+    """
     found: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
@@ -87,6 +108,9 @@ def attempts(path: Path) -> list[Attempt]:
 
 
 def failures(path: Path) -> list[tuple[int, str]]:
-    """Return the exit code and message of every step whose last attempt failed, the most important failure first."""
+    """Return the exit code and message of every step whose last attempt failed, the most important failure first.
+
+    A step without a logged end counts as killed; call this function only after all steps have ended.
+    """
     found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
     return sorted(found, key=lambda failure: FIRST.index(failure[0]))

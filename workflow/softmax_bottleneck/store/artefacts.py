@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.store.errors import DataError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-LEFT_S = 3600.0  # age at which an unfinished file counts as abandoned
+LEFT_S = 3600.0  # seconds without a write after which a temporary file counts as abandoned
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -46,10 +46,15 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     """Let `write` fill a temporary file, rename that file to `path`, and return its sha256.
 
     After a crash, either the old or the new file is complete. A crash between the renames of the file and of its hash
-    leaves a file without a hash, which counts as damaged and is recomputed.
+    leaves a file without a hash. Readers treat such a file as damaged, and the step that makes it runs again.
+
+    Args:
+        path: the file; its folder is created if missing.
+        write: function that writes the content to the open binary file that it gets.
 
     Raises:
         OSError: the disk is full, over quota or failing; a full disk leaves the old file and its hash unchanged.
+        Other errors: those that `write` raises; the old file and its hash stay unchanged.
     """
     temporary, mark = (file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in (path, sidecar(path)))
     try:
@@ -77,14 +82,14 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
 
 
 class _Watched:
-    """A file that remembers its first disk error, because writers in C replace that error by another one."""
+    """A file that stores its first disk error in `trouble`, because writers in C raise another error in its place."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.trouble: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write data to the file and remember the first disk error."""
+        """Write data to the file; store the first disk error in `trouble` and raise it."""
         try:
             return self._file.write(data)
         except OSError as error:
@@ -96,7 +101,7 @@ class _Watched:
 
 
 def explained(error: OSError, path: Path) -> OSError:
-    """Add the file's name to a disk error and, if the disk is full, the free space; return the error."""
+    """Add the file's name to a disk error and, if the disk is full, the free space; return the same, changed error."""
     error.filename, error.filename2 = str(path), None
     if error.errno in FULL:
         there = next(folder for folder in path.absolute().parents if folder.is_dir())
@@ -114,7 +119,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files of killed processes below a folder: those that were not written to for an hour."""
+    """Remove temporary files in a folder and its subfolders that were not written to for an hour.
+
+    Killed processes leave such files behind.
+    """
     for path in folder.rglob(".*.tmp"):
         with suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime > LEFT_S:
@@ -132,17 +140,21 @@ def write_text(path: Path, text: str) -> str:
 
 
 def write_json(path: Path, value: object) -> str:
-    """Write JSON atomically with sorted keys; return the sha256 (ValueError: the value contains NaN or infinity)."""
+    """Write JSON atomically with sorted keys; return the sha256.
+
+    Raises:
+        ValueError: the value contains NaN or infinity.
+    """
     return write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def write_npy(path: Path, array: NDArray[Any]) -> str:
-    """Write one array as .npy, which `read_npy` can memory-map; return the sha256."""
+    """Write one array as .npy atomically, so that `read_npy` can memory-map it; return the sha256."""
     return write_with(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
 def write_npz(path: Path, **arrays: NDArray[Any]) -> str:
-    """Write named arrays as .npz; return the sha256."""
+    """Write named arrays as .npz atomically; return the sha256."""
     return write_with(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
@@ -153,7 +165,13 @@ def remove(path: Path) -> None:
 
 
 def append_line(path: Path, text: str) -> None:
-    """Append one line to a log and force it to the disk, so that the line survives a kill."""
+    """Append one line to a log and force it to the disk, so that the line survives a kill.
+
+    This function is not atomic and writes no hash.
+
+    Raises:
+        OSError: the disk is full or failing.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -166,7 +184,7 @@ def append_line(path: Path, text: str) -> None:
 
 # --- reading --------------------------------------------------------------------------------------------------------
 def stored_hash(path: Path) -> str | None:
-    """Return the sha256 stored beside a file; None if the file with the hash is missing or unreadable."""
+    """Return the sha256 that is stored in the hash file of `path`; None if the hash file is missing or unreadable."""
     try:
         return sidecar(path).read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -174,7 +192,7 @@ def stored_hash(path: Path) -> str | None:
 
 
 def is_sound(path: Path) -> bool:
-    """Return True if the file exists, is readable and matches the hash beside it."""
+    """Return True if the file exists, is readable and matches its hash file."""
     try:
         return path.is_file() and stored_hash(path) == sha256_file(path)
     except OSError:
@@ -182,10 +200,10 @@ def is_sound(path: Path) -> bool:
 
 
 def checked(path: Path) -> Path:
-    """Return the path, after checking that the file's content matches the hash beside it.
+    """Return `path` if the file's content matches its hash file.
 
     Raises:
-        DataError: the file or its hash is missing, or content and hash differ.
+        DataError: the file or its hash file is missing, or content and hash differ.
     """
     if not is_sound(path):
         raise _unusable(path)
@@ -199,7 +217,11 @@ def _unusable(path: Path) -> DataError:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file (DataError: the file is missing or does not match its hash)."""
+    """Return the content of a file.
+
+    Raises:
+        DataError: the file or its hash file is missing, or content and hash differ.
+    """
     data = path.read_bytes() if path.is_file() else None
     if data is None or stored_hash(path) != sha256_bytes(data):
         raise _unusable(path)
@@ -207,37 +229,43 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a file (DataError as in `read_bytes`)."""
+    """Return the UTF-8 text of a file; raise DataError as `read_bytes` does."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file (DataError as in `read_bytes`)."""
+    """Return the value of a JSON file; raise DataError as `read_bytes` does."""
     return json.loads(read_text(path))
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the named arrays of an .npz file (DataError as in `read_bytes`)."""
+    """Return {name: array} of an .npz file; raise DataError as `read_bytes` does."""
     return arrays_in(read_bytes(path))
 
 
 def arrays_in(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return the named arrays in the bytes of an .npz file (ValueError: the file contains Python objects)."""
+    """Return {name: array} from the bytes of an .npz file.
+
+    Raises:
+        ValueError: an array contains Python objects, which are never loaded because loading can run code.
+    """
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Return the array of an .npy file, memory-mapped read-only (DataError as in `read_bytes`)."""
+    """Return the array of an .npy file, memory-mapped read-only; raise DataError as `read_bytes` does."""
     array: NDArray[Any] = np.load(checked(path), mmap_mode="r", allow_pickle=False)
     return array
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Return the values of a log of JSON lines, without a last line that was cut off by a kill.
+    """Return the values of a log of JSON lines; reading stops before a line that a kill has cut off.
+
+    The list is empty if there is no log.
 
     Raises:
-        DataError: the log has a hash beside it, which is written once the log is complete, and does not match it.
+        DataError: the log has a hash file and does not match it. Logs without a hash file are not checked.
     """
     if not path.exists():
         return []

@@ -2,7 +2,10 @@
 
 
 class ExpectedError(Exception):
-    """An error that a user or another attempt can solve; its message is one line, shown without a traceback."""
+    """An error that a user or another attempt can solve; its message has one line and is shown without a traceback.
+
+    `exit_code` is the exit code of a command that ends with this error.
+    """
 
     exit_code = 1
 
@@ -18,7 +21,7 @@ class DataError(UserError):
 
 
 class IncompleteError(ExpectedError):
-    """An error for missing or damaged results."""
+    """The error of a command that finds results missing or damaged."""
 
     exit_code = 3
 

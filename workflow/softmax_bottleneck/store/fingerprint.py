@@ -13,7 +13,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
-# Step -> the modules where its fingerprint starts. Runs add the modules of their head and body.
+# Step -> the modules that its fingerprint covers, with all modules that they import. The fingerprint of a run also
+# covers the modules of its head and body.
 STEPS = {
     "download": ("corpora.download",),
     "tokenise": ("corpora.tokenise",),
@@ -32,8 +33,9 @@ STEPS = {
     "report": ("report.report",),
 }
 
-# Rooms and modules that steps import but that cannot change a number, each with the reason. An edit of these repeats
-# nothing, and their imports count only if a step imports them as well.
+# Subpackages and modules that steps import but that cannot change a number, each with the reason. No fingerprint covers
+# them, except those in COUNTED. An edit of these repeats no step, and their imports count only if a step imports the
+# same modules itself.
 NEUTRAL = {
     "store": "finds, names, writes and checks files without changing their content",
     "study": "decides what is computed; all of it is in the settings, which run_ids contain",
@@ -49,13 +51,23 @@ COUNTED = {
 
 
 def step_code(step: str, *modules: str) -> str:
-    """Return the fingerprint of a step, including `modules`: the head and body modules that a run selects by name."""
+    """Return the fingerprint of a step.
+
+    Args:
+        step: name of the step, a key of STEPS.
+        modules: further modules to cover: those of the head and body that a run selects by name.
+    """
     return fingerprint(*STEPS[step], *modules)
 
 
 @cache
 def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
-    """Return 12 hex digits that identify the code of modules (`training.train`, `heads.gss`) and of all they import."""
+    """Return 12 hex digits that identify the code of some modules and of all modules that these import.
+
+    Args:
+        modules: names of modules relative to the package, such as `training.train` or `heads.gss`.
+        package: folder of the package.
+    """
     files = module_files(package)
     digest = hashlib.sha256()
     for module in sorted(closure(modules, package)):
@@ -66,7 +78,7 @@ def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
 def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
     """Return the names of `modules` and of all modules of the package that these import, directly or not.
 
-    Neutral modules, which cannot change a number, are included only if `modules` names them.
+    Imported modules in NEUTRAL, which cannot change a number, are left out unless COUNTED names them.
 
     Raises:
         KeyError: a name in `modules` is not a module of the package.
@@ -88,7 +100,10 @@ def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
 
 @cache
 def module_files(package: Path = PACKAGE) -> dict[str, Path]:
-    """Return {dotted name: file} for every module of the package; the `__init__` of a subpackage has its name."""
+    """Return {dotted name: file} for every module of the package, such as {`heads.gss`: .../heads/gss.py}.
+
+    The name of a subpackage stands for its `__init__.py`.
+    """
     paths = {path.relative_to(package).with_suffix(""): path for path in package.rglob("*.py")}
     parts = {name.parts[:-1] if name.name == "__init__" else name.parts: path for name, path in paths.items()}
     return {".".join(words): path for words, path in parts.items() if words}
@@ -100,7 +115,11 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def _summary(source: str) -> tuple[str, frozenset[str]]:
-    """Return the hash of a source's syntax tree, and all names that the source imports from the package."""
+    """Return the hash of a source's syntax tree, and the names that the source imports from the package.
+
+    Comments, docstrings and imports under `if TYPE_CHECKING` do not count. The names are relative to the package and
+    may end with an object of a module, such as `heads.base.Head`.
+    """
     tree = ast.parse(source)
     tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
     names: set[str] = set()
@@ -117,7 +136,10 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements below a node, including exception handlers and match cases; faster than `ast.walk`."""
+    """Yield all statements inside a node at any depth, and exception handlers and match cases; faster than `ast.walk`.
+
+    Expressions are skipped.
+    """
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         for inner in getattr(node, name, ()):
             yield inner

@@ -7,7 +7,7 @@ ROOT = Path(__file__).resolve().parents[3]  # of the repository: config/, report
 SHARED = frozenset(
     ["corpora", "tokens", "runs", "jobs", "fits", "own", "logs", "benchmarks"]
 )  # folders in results/ that are not studies
-OVERVIEW = ("figures/overview.svg", "figures/overview.csv")  # of every study, in its folder
+OVERVIEW = ("figures/overview.svg", "figures/overview.csv")  # files that every study has in its folder
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,14 @@ class Store:
         return self.root / "tokens" / dataset
 
     def run_folder(self, run_path: str) -> Path:
-        """Return the folder of a run; `run_path` is `<dataset>/<model>/<seed>-<run_id>`."""
+        """Return the folder of a run; `run_path` is `Run.path`, such as `<dataset>/<model>/<seed>-<run_id>`."""
         return self.root / "runs" / run_path
 
     def job_file(self, job: str) -> Path:
-        """Return the file that marks a job of several runs as finished; the results are in each run's own done.json."""
+        """Return the file that marks the training job `job`, which trains several runs, as finished.
+
+        The results are in the done.json of each run.
+        """
         return self.root / "jobs" / f"{job}.json"
 
     def study_folder(self, study: str) -> Path:
@@ -37,10 +40,11 @@ class Store:
         return self.root / study
 
     def fits_folder(self, path: str) -> Path:
-        """Return the folder of fits, or of the true distributions to which heads are fitted.
+        """Return the folder of a unit of fits, or the folder of all fits to the same known distributions.
 
-        `path` is `<plan>/<laws>/<seed>-<unit_id>` for fits, and `laws/<laws>/<seed>-<law_id>` for distributions, where
-        <laws> is the name of the distributions in the study.
+        `path` is `<plan>/<name>/<seed>-<unit_id>` for the unit (`Unit.path`), which has the record and the resume
+        states. It is `laws/<name>/<seed>-<law_id>` for the distributions (`Unit.law_path`), where units with the same
+        distributions share the files of their fits. <name> is the name of the distributions.
         """
         return self.root / "fits" / path
 

@@ -19,8 +19,13 @@ def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str
     """Return the provenance of a result: versions, hardware, commit, and the hashes of its inputs.
 
     Args:
-        parents: name -> sha256 of every input.
+        parents: name -> sha256 of every input (default: no inputs).
         facts: further entries, such as run_id, flags and interruptions.
+
+    Returns:
+        A mapping with the keys `schema`, `parents`, `git` (the `commit`, and `dirty`, True if files differ from it),
+        `versions` (of Python and PACKAGES), `hardware` (`cpu`, `cores`, `machine`) and the names of `facts`. The commit
+        is "unknown" outside a Git repository.
     """
     versions = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "not installed")
     for name in PACKAGES:
