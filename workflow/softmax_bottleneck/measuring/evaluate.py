@@ -20,13 +20,26 @@ from softmax_bottleneck.training.model import LanguageModel
 from softmax_bottleneck.training.trained import loaded
 
 PUBLISHED = paths.ROOT / "report" / "published"
-GRID = 321  # points of a learned function: 0.125 apart on [-20, 20]
+GRID = 321  # points at which a learned function is stored: 0.125 apart if its domain is [-20, 20], as published
 
 
 def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
-    """Return the perplexities and predicted words of a trained run; write the hidden states of its test text.
+    """Compute the perplexities and predicted words of a trained run, and write hidden.npz into the run's folder.
 
-    `done` is the content of the run's done.json.
+    hidden.npz holds the hidden states of the test text and the token that follows each of them.
+
+    Args:
+        study: the study.
+        run: the run.
+        done: content of the run's done.json.
+
+    Returns:
+        The contents of topk.json (predicted words) and measure.json (perplexities, sizes and times), which the caller
+        writes, and the hash of hidden.npz.
+
+    Raises:
+        DataError: an input file is missing or damaged, published positions do not fit the test text, or the
+            probabilities of a context do not sum to one.
     """
     folder, tokens = study.store.run_folder(run.path), corpus.load_for(study, run)
     places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
@@ -49,9 +62,12 @@ def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:
-    """Return the positions of the test text whose predicted words are shown.
+    """Return the positions of the test text whose predicted words are shown; `name` is the name of the dataset.
 
     These are the positions that a paper gives for this text, or else a random sample.
+
+    Raises:
+        DataError: the test text lacks the published word at a published position.
     """
     named = contexts_file(study, name)
     if not named:
@@ -62,9 +78,13 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place,
 
 
 def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return slope metrics and curves of a head's piecewise linear function (PLIF), trained and at initialisation.
+    """Return metrics and curves of the piecewise linear function (PLIF) of a run's head, trained and at initialisation.
 
-    Both dicts are empty for a head without such a function.
+    The function at initialisation is that of an untrained model with the same settings and seed.
+
+    Returns:
+        The metrics of `slope_metrics` for both functions (names of the second end in `_init`), and
+        {"function": the curves of `function_curves`}. Both dicts are empty for a head without such a function.
     """
 
     trained = piecewise_linear(model)
@@ -85,7 +105,8 @@ def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
 def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, float]:
     """Return mean, standard deviation, minimum and maximum of a function's slopes (Ganea et al. 2019, Table 2).
 
-    The name of every metric ends in `suffix`.
+    The standard deviation divides by the number of slopes. The keys are slope_mean, slope_std, slope_min and slope_max,
+    each followed by `suffix`.
     """
     slope_K = function.table()[:, 0].double()
     found = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}

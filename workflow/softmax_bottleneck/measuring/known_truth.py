@@ -21,12 +21,12 @@ from softmax_bottleneck.study import Study
 
 @dataclass(frozen=True)
 class TextLaw:
-    """The true distribution of a corpus's test text.
+    """The true next-word distribution P* of a synthetic corpus, in the contexts of its test text.
 
     Attributes:
         truth: the synthetic language and the context of every token.
         words: the vocabulary of the corpus, in the order of token ids.
-        own: perplexities and ranks of the true distribution, as returned by `law_metrics`.
+        own: perplexities and ranks of the true distribution itself, as returned by `law_metrics`.
     """
 
     truth: Truth
@@ -35,18 +35,24 @@ class TextLaw:
 
     @property
     def states_T(self) -> NDArray[np.integer[Any]]:
-        """The index of the context of every predicted word."""
+        """The index of the context of every predicted word, i.e. of every test token after the first."""
         return self.truth.states["test"][1:]
 
     def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
-        """Return KL(P* || Q) in nats [N] for N predicted words from position `start` on, given a model's log Q."""
+        """Return KL(P* || Q) in nats [N], given a model's log Q in the contexts of N consecutive predicted words.
+
+        `start` is the index of the first of these words among the predicted words.
+        """
         return self.truth.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
 
     def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
-        """Return metrics of the true distribution, and of a model whose KL from the true distribution is kl_T.
+        """Return metrics of the true distribution, and of a model whose KL(P* || Q) at the predicted words is kl_T.
 
-        The metrics include the mean KL, the lowest possible perplexity, the model's excess over this bound, and the
-        true rank.
+        Returns:
+            A dict with these keys, besides those of `law_metrics`. kl_truth_nats: mean of kl_T. entropy_ppl: lowest
+            perplexity that a model can expect in the contexts of the test text, i.e. the exponential of the mean
+            entropy of P*. excess_ppl: increase of this perplexity by the model's mean KL. entropy_rate_ppl: lowest
+            possible perplexity on an infinite text. rank_truth: rank of log P* over all contexts of the language.
         """
         kl = float(kl_T.mean())
         bound = float(np.exp(self.truth.entropy_C[self.states_T].mean()))
@@ -72,8 +78,11 @@ def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
 def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
     """Return perplexities of the true distribution on train and test, and the ranks of its log-probabilities on test.
 
-    As published, the sum of losses is divided by the text's length L. `law_test_ppl` is measured on the sampled words;
-    averaging the entropies of the same contexts instead gives `entropy_ppl`. Ranks follow from the exact factors.
+    The perplexities are those of the sampled words. As in published perplexities, the sum of losses is divided by the
+    text's length L, although only L - 1 words are predicted. The ranks come from the exact factors of log P*.
+
+    Returns:
+        A dict with the keys law_train_ppl, law_test_ppl and, with the prefix `law_`, those of `RankReport.metrics`.
     """
     language = truth.language
     order_V = language.order(corpus.words)

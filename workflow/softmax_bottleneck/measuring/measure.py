@@ -1,8 +1,11 @@
 """The step `measure`: all measurements of a trained run, in one process that imports torch once.
 
-The step calls three others: `evaluate` (perplexities and predicted words), `spectrum` (singular values and ranks) and
-`wordsim` (word similarity). Each of the three writes its own files. A step is skipped if its files are undamaged and
-were made by the current code from the current inputs. An edit of word similarity therefore recomputes no spectrum.
+The step calls three others. `evaluate` computes perplexities and predicted words; its result is measure.json.
+`spectrum` computes singular values and ranks; its result is rank.json. `wordsim` computes word similarities; its result
+is wordsim.json. A step is skipped if its files are undamaged and were made by the current code from the current inputs.
+An edit of word similarity therefore recomputes no spectrum.
+
+measured.json holds no measurement. `measure` writes it after all three steps, with the hashes of their results.
 """
 
 import time
@@ -18,8 +21,8 @@ from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Run, Study, load_dataset
 from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
 
-MEASURED_FILE = "measured.json"  # lists the results of all steps with their hashes; Snakemake knows no other result
-# Step -> its result. The provenance of the result holds the hashes of all files that the step read or wrote.
+MEASURED_FILE = "measured.json"  # the only file of this step that Snakemake knows, so it deletes none of the others
+# Step -> its result. The provenance of the result holds the hashes of all other files that the step read or wrote.
 STEPS = {"evaluate": "measure.json", "spectrum": "rank.json", "wordsim": "wordsim.json"}
 
 
@@ -28,9 +31,9 @@ class Computed:
     """The results of one of the steps `evaluate`, `spectrum` and `wordsim`.
 
     Attributes:
-        files: {file name: content} of the step's JSON files; the file that STEPS names comes last.
-        arrays: {file name: sha256} of the array files that the step has written.
-        message: the outcome in a few words.
+        files: {file name: content} of the step's JSON files, not yet written; the file that STEPS names comes last.
+        arrays: {file name: sha256} of the .npz files that the step has already written.
+        message: the outcome in a few words, for the progress line.
     """
 
     files: Mapping[str, Mapping[str, Any]]
@@ -41,10 +44,15 @@ class Computed:
 def measure(study: Study, path: str, say: Say, only: str = "") -> None:
     """Bring all measurements of a trained or finetuned run up to date, then write measured.json.
 
-    With `only`, repeat the one step of STEPS with this name, even if its files are up to date.
+    Args:
+        study: the study.
+        path: path of the run below the folder of runs.
+        say: reports progress.
+        only: name of a step in STEPS, which is repeated even if its files are up to date, while all other steps are
+            skipped; measured.json is then rewritten only if it exists. By default all steps that are out of date run.
 
     Raises:
-        UserError: a file that a step reads is missing or damaged.
+        DataError: a file that a step reads is missing or damaged.
     """
     folder = study.store.run_folder(path)
     run, _ = run_and_record(folder)
@@ -57,10 +65,11 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
 
 
 def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Measure a run in the process that has just trained it; skip measuring steps whose input files do not exist yet.
+    """Measure a run in the process that has just trained it, which saves the job `measure` most of its work.
 
-    Training has succeeded by now, so no failure or signal here is an error: the job `measure` runs later and computes
-    whatever is missing. In a process with a time limit, nothing is measured here.
+    The job `measure` runs later in any case. It computes what is missing and writes measured.json. Therefore a step
+    whose input files do not exist yet is skipped here. A failure or a signal only ends this function, with a message.
+    In a process with a time limit nothing is measured here, because these steps cannot be resumed.
     """
     if time_limit(study.max_wall, study.time_margin).seconds is not None:
         return
@@ -81,9 +90,9 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute a step and write its files; the file named in STEPS is written last.
+    """Compute a step of a run and write its files; the file named in STEPS is written last.
 
-    A diverged run gets files with a status and a reason, without numbers.
+    For a diverged run nothing is computed, and the files hold its status and the reason instead of numbers.
     """
     started, folder = time.monotonic(), study.store.run_folder(path)
     run, done = run_and_record(folder)
@@ -103,6 +112,7 @@ def _call(study: Study, path: str, step: str, say: Say) -> None:
 
 
 def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
+    """Return the results of a step; its module is imported here, so that `wordsim` does not import torch."""
     if step == "evaluate":
         from softmax_bottleneck.measuring.evaluate import evaluate
 
@@ -118,13 +128,16 @@ def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Comp
 
 # --- freshness ------------------------------------------------------------------------------------------------------
 def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
-    """Return True if a step's files are undamaged and were made by the current code from the current inputs."""
+    """Return True if a step's files are undamaged and were made by the current code from the current inputs.
+
+    The files of a diverged run have no numbers, so they stay valid when the code changes.
+    """
     if not artefacts.is_sound(folder / STEPS[step]):
         return False
     record, inputs = artefacts.read_json(folder / STEPS[step]), _inputs(study, run, folder, step)
     block, parents = record["provenance"], record["provenance"]["parents"]
     same_code = block.get("made_by") == made_by(step, study, run) and inputs.keys() <= parents.keys()
-    if record["status"] == "ok" and not same_code:  # a run that diverged has no numbers, which no code can change
+    if record["status"] == "ok" and not same_code:
         return False
     paths = {inputs.get(name, folder / name): digest for name, digest in parents.items()}
     return all(path.is_file() and artefacts.sha256_file(path) == digest for path, digest in paths.items())
@@ -155,7 +168,10 @@ def contexts_file(study: Study, name: str) -> str | None:
 
 
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
-    """Return {name in the provenance: path} of the files that a step reads."""
+    """Return {name in the provenance: path} of the files whose hashes decide whether a step's results are up to date.
+
+    Other files that a step reads follow from these: for example, done.json holds the hash of the weights.
+    """
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}
     inputs = {DONE_FILE: folder / DONE_FILE}

@@ -1,8 +1,10 @@
 """Perplexities, predicted words, distance from a known distribution, and the log-probability matrix of a model.
 
-Hidden states are computed once; predictions and ranks then need only a matrix product.
-Suffixes: T tokens in order (or time steps of a segment), N contexts of one chunk, L rows and B columns of a batched
-text, D context width, V vocabulary.
+Hidden states are computed once; predictions and ranks then need only the output head. A *stream* is a part of a text
+that is read in order; parallel streams are read side by side, like the rows of a batch.
+
+Suffixes: T tokens in order (or time steps of a segment), N contexts of one chunk, L time steps and B streams of a text
+cut into parallel streams, D context width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import Schedule
 from softmax_bottleneck.training.model import LanguageModel
 
-# Of log-probabilities at once. On a CPU: what its caches hold while many operations go over them (predictions); more,
-# below what malloc keeps, where a matrix product with many rows comes before few of them (spectra).
+# Largest chunk of log-probabilities in bytes, by device type. Predictions pass over a chunk many times, so on a CPU it
+# should fit into the caches. Spectra pass over it a few times and are faster with more rows per matrix product; still,
+# on a CPU the chunk is small enough that malloc reuses its memory instead of returning it to the system.
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 SPECTRUM_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}
-ROWS = 64  # a chunk has a multiple of so many contexts, at least so many: a matrix product needs rows
-SEGMENT = 4096  # time steps of one pass through a body that carries its state, so that the length changes no number
+ROWS = 64  # the number of contexts in a chunk is a multiple of this, because small matrix products are slow
+SEGMENT = 4096  # time steps per pass through a body that carries its state; for such a body the cuts change no number
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,9 @@ def body_segments(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield hidden states [T, B, D] and next tokens [T, B] of a text cut into B = `streams` parallel streams.
 
-    Each pair covers one segment of T time steps. The model is set to evaluation mode; its state starts at zero and is
-    carried from segment to segment. A body without a state reads blocks of `bptt` tokens independently, as in training.
+    Each pair covers one segment of T time steps. The model is set to evaluation mode. The state of a body that carries
+    one starts at zero and is carried from segment to segment; `bptt` is then ignored. Any other body reads segments of
+    `bptt` time steps independently, as in training.
     """
     model.eval()
     segment = SEGMENT if model.body.carries_state else bptt
@@ -60,29 +64,34 @@ def body_segments(
 
 
 def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
-    """Return the T - 1 hidden states of a text of T tokens, read as one stream (the published test setting)."""
+    """Return the T - 1 hidden states of a text of T tokens, read as one stream, and the token after each of them.
+
+    The published test perplexities are measured in this way. Arguments are those of `body_segments`.
+    """
     segments = list(body_segments(model, ids_T, 1, bptt))
     hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
     return Contexts(hidden_TD, targets_T)
 
 
 def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
-    """Set evaluation mode and yield the log-probability matrix [T, V] in float32, a few rows [N, V] at a time."""
+    """Set the model to evaluation mode and yield the log-probability matrix [T, V] in float32, in chunks [N, V]."""
     model.eval()
     return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
 
 
 @torch.no_grad()
 def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
-    """Yield the log-probabilities [N, V] of hidden states [T, D] in chunks of rows.
+    """Yield the log-probabilities [N, V] of hidden states [T, D] in chunks of N rows.
 
-    The head must be in evaluation mode. A chunk has about as many bytes as `chunk_bytes` gives for the device type.
+    The head must be in evaluation mode. A chunk has at most as many bytes as `chunk_bytes` gives for the device type
+    ("cpu" or "cuda"), but at least 64 rows.
     """
     for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
         yield head.log_probs(chunk_ND)
 
 
 def _rows_at_once(head: Head, chunk_bytes: Mapping[str, int]) -> int:
+    """Return the number of rows of a chunk of log-probabilities: a multiple of ROWS that fits into `chunk_bytes`."""
     fitting = chunk_bytes.get(head.decoder.weight.device.type, chunk_bytes["cpu"]) // (4 * head.vocabulary_size)
     return max(ROWS, fitting // ROWS * ROWS)
 
@@ -94,7 +103,7 @@ class Predictions:
     Attributes:
         log_p_T: log-probability of the true word, nats, float64.
         true_rank_T: rank of the true word by probability, from 1; among equally probable words the smaller id is first.
-        top: {row: the most probable words} for the requested rows.
+        top: {index of a context: its most probable words} for the requested contexts.
         kl_T: KL(P* || Q) in nats if the true distribution P* is known, else None.
     """
 
@@ -116,8 +125,9 @@ def predict(
     Args:
         model: model, which is set to evaluation mode.
         contexts: hidden states and next tokens of the text.
-        rows: indices of the contexts whose most probable words are returned.
-        kl: function of log-probabilities [N, V] and the index of their first context; returns KL(P* || Q) [N] in nats.
+        rows: indices of the contexts whose most probable words are returned; by default none.
+        kl: function that returns KL(P* || Q) [N] in nats from log Q [N, V] at N consecutive contexts and the index of
+            the first of them; None if the true distribution is unknown.
 
     Raises:
         DataError: the probabilities of a context do not sum to one.
@@ -147,6 +157,7 @@ def predict(
 
 
 def _rank_of(log_p_NV: Tensor, targets_N1: Tensor) -> Tensor:
+    """Return the rank [N] of each true word by probability, as in `Predictions`."""
     log_p_N1 = log_p_NV.gather(1, targets_N1)
     ids_V = torch.arange(log_p_NV.shape[1], device=log_p_NV.device)
     before_NV = (log_p_NV > log_p_N1).logical_or_((log_p_NV == log_p_N1).logical_and_(ids_V < targets_N1))
@@ -159,6 +170,7 @@ def _top_words(log_p_V: Tensor, true_rank: int) -> TopWords:
 
 
 def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
+    """Raise DataError if the log of the sum of a row's probabilities is `tolerance` or more away from zero, or nan."""
     worst = log_p_NV.logsumexp(1).abs().max().item()
     if not worst < tolerance:
         raise DataError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e}); "
@@ -167,9 +179,9 @@ def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
 
 @torch.no_grad()
 def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
-    """Return the loss in nats (float64) of every token except the first of each stream, by the head's fused loss.
+    """Return the loss in nats (float64) of every token except the first of each stream.
 
-    The log-probabilities and hidden states of the whole text are never in memory at once.
+    The head's fused loss is used, so that the log-probabilities of the whole text are never in memory at once.
     """
     segments = body_segments(model, ids_T, streams, bptt)
     found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
@@ -178,11 +190,12 @@ def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: i
 
 @dataclass(frozen=True)
 class Perplexities:
-    """The perplexity of one text, with two different divisors of the sum of losses.
+    """The perplexity of one text by two definitions, which divide the sum of losses by different numbers.
 
     Attributes:
-        published: divided by the text's length L, though only L - 1 tokens are predicted.
-        sound: divided by the number of predicted tokens.
+        published: divisor as in the AWD-LSTM code: the number of tokens of the text, although the first token of each
+            stream is not predicted.
+        sound: the correct divisor, the number of predicted tokens.
     """
 
     published: float
@@ -190,10 +203,10 @@ class Perplexities:
 
 
 def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities:
-    """Return two perplexities of a text: one divides by its length, the other by its number of predicted tokens.
+    """Return the perplexity of a text by both definitions of `Perplexities`.
 
-    log_p_T holds the log-probabilities of the predicted tokens; each of the `streams` parallel streams of the text has
-    one token that is not predicted.
+    log_p_T holds the log-probabilities of the predicted tokens, in nats. In each of the `streams` parallel streams of
+    the text, the first token is not predicted.
     """
     total_nats = -math.fsum(log_p_T)
     return Perplexities(math.exp(total_nats / (len(log_p_T) + streams)), math.exp(total_nats / len(log_p_T)))
@@ -204,8 +217,18 @@ def perplexity_metrics(
 ) -> dict[str, float]:
     """Return a model's perplexities on train, valid and test, and the test perplexity of a unigram model.
 
-    The test perplexity comes from `log_p_T`, unless the schedule tests in several streams; then the test text is read
-    again. Train and valid are read as parallel streams.
+    Args:
+        model: the model, which is set to evaluation mode.
+        corpus: the texts.
+        log_p_T: log-probabilities of the words of the test text, read as one stream. If the schedule tests in several
+            parallel streams, the test text is read again instead.
+        schedule: settings of the training; train and valid are read in as many streams as it validates in.
+
+    Returns:
+        A dict with the keys test_ppl, test_ppl_sound, valid_ppl, valid_ppl_sound, train_ppl_sound and unigram_ppl.
+        Names with `_sound` divide by the number of predicted tokens. test_ppl and valid_ppl use the divisor that the
+        run's `schedule.loss_divisor` names: with "targets" they equal the `_sound` values, with "length" they are
+        `Perplexities.published`.
     """
 
     def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:

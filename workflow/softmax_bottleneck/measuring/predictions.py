@@ -27,15 +27,15 @@ SHOWN_WORDS = 5
 HIT_RANKS = (1, SHOWN_WORDS, 10)
 SAMPLE_SIZE = 18
 SAMPLE_SEED = 0
-SAMPLE_QUOTE = 40  # words; the published contexts have 25 to 75
+SAMPLE_QUOTE = 40  # number of context words shown; the published contexts have 25 to 75
 
 
 @dataclass(frozen=True)
 class Place:
-    """A position of the test text whose word is to be predicted.
+    """A position of the test text whose most probable words are shown.
 
     Attributes:
-        group: source of the position: yang2018_cherry_picked, authors_cherry_picked or random.
+        group: who chose the position: yang2018_cherry_picked, authors_cherry_picked or random.
         number: number of the position within its group, from 1.
         index: index of the word in the test text, from 0; the context is all text before this word.
         quoted: number of context words that are shown.
@@ -71,7 +71,7 @@ def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
     """
     uninformative = [index for index, word in enumerate(corpus.words) if word in (EOS, UNK)]
     index_T = np.arange(1, len(corpus.test))
-    # Late enough for a whole quotation, if the text is long enough.
+    # A position has SAMPLE_QUOTE words before it, unless the text is too short for that.
     known_T = index_T[~np.isin(corpus.test[1:], uninformative) & (index_T >= min(SAMPLE_QUOTE, len(index_T) // 2))]
     rng = np.random.default_rng(SAMPLE_SEED)
     drawn = np.sort(rng.choice(known_T, size=min(SAMPLE_SIZE, len(known_T)), replace=False))
@@ -103,7 +103,13 @@ def check_places(places: Sequence[Place], corpus: Corpus) -> None:
 
 @dataclass(frozen=True)
 class TopWords:
-    """The most probable words at one position, in descending order, and the rank of the true word (from 1)."""
+    """The SHOWN_WORDS most probable words at one position, and the rank of the true word.
+
+    Attributes:
+        ids: token ids, in descending order of probability.
+        log_p: their log-probabilities in nats.
+        true_rank: rank of the true word among all words, from 1.
+    """
 
     ids: NDArray[np.int64]
     log_p: NDArray[np.float64]
@@ -111,7 +117,14 @@ class TopWords:
 
 
 def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
-    """Return the entry of topk.json for one position: context, true word, most probable words and rank."""
+    """Return what topk.json stores about one position.
+
+    Returns:
+        A dict with these keys. group, context, index: `group`, `number` and `index` of the position. text: the context
+        words shown. target: the true word. published_target: the published one, or None. note: a caveat if the
+        vocabulary lacks the published word, else "". top: the most probable words, each {word, log_prob}. rank: rank of
+        the true word. hit: True if the true word is among `top`.
+    """
     target = corpus.words[corpus.test[place.index]]
     cut = bool(place.published_word) and target != place.published_word
     before = corpus.test[max(0, place.index - place.quoted) : place.index]
@@ -131,10 +144,10 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
 
 
 def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, float | int]]:
-    """Return {k: share of contexts whose true word is among the k most probable words, with a 95 % Wilson interval}.
+    """Return the share of contexts whose true word is among the k most probable words, with its 95 % Wilson interval.
 
-    k is 1, 5 or 10. The interval treats contexts as independent. Neighbours in a text are not quite independent, so the
-    true interval is wider.
+    The result maps k ("1", "5" and "10") to {rate, low, high, n}, where n is the number of contexts. The interval
+    treats contexts as independent. Neighbouring contexts of a text are not, so the true interval is wider.
     """
     rates: dict[str, dict[str, float | int]] = {}
     for k in HIT_RANKS:

@@ -1,10 +1,10 @@
 """Saturation of an output layer along training, and the share of the loss gradient that the layer preserves.
 
 Saturation means that a layer uses few of its dimensions. The command `rank` prints the same measures for any model
-(docs/ranks.md). The centred rank and the preserved gradient exist for log-linear heads only, because in other heads
-more than the word matrix lies between context vectors and log-probabilities.
+(docs/ranks.md). The centred rank and the preserved gradient are defined for log-linear heads only. These compute
+log-probabilities as log_softmax(W h + b), so that only the word matrix W lies between context vectors h and logits.
 
-Suffixes: N contexts, V words, D width, R rows of a block.
+Suffixes: N contexts, V words, D width, R contexts of a chunk.
 """
 
 from __future__ import annotations
@@ -27,16 +27,19 @@ from softmax_bottleneck.ranks import (
 )
 from softmax_bottleneck.ranks.spectrum import Floats
 
-GRADIENT_CONTEXTS = 1024  # evenly spaced
+GRADIENT_CONTEXTS = 1024  # most contexts whose gradients are computed; they are evenly spaced in the text
 
 
 @torch.no_grad()
 def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
-    """Return measures of saturation: entropy of the word matrix's spectrum, and anisotropy of the hidden states.
+    """Return measures of the saturation of an output layer, from its weights and the hidden states that enter it.
 
-    The entropy is divided by its maximum; the anisotropy is the mean cosine of two hidden states. For log-linear heads
-    the result also has the effective rank of the centred log-probabilities (`rank_centred`) and the share of the loss
-    gradient's energy that reaches the body (`gradient_passed`).
+    Returns:
+        A dict with these keys. weight_entropy: entropy of the normalised singular values of the word matrix, divided by
+        its maximum. hidden_anisotropy: mean cosine of two hidden states, without those that are zero. For log-linear
+        heads only, rank_centred: effective rank at epsilon = 1e-3 of the log-probabilities with centred rows and
+        columns; gradient_passed: share of the energy (squared norm) of the loss gradient that reaches the body, as a
+        mean over contexts.
 
     Raises:
         DataError: a number is not finite, or fewer than two hidden states are not zero.
@@ -50,7 +53,7 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
     if not head.is_log_linear:
         return found
     linear_ND, bias_V = (part.cpu().numpy() for part in (head.contexts(contexts.hidden), head.decoder.bias))
-    # Centring removes log Z, so it may be zero.
+    # Centring the rows subtracts log Z in any case, so zeros may be passed instead of log Z.
     centred = factored_singular_values(linear_ND, weight_VD, bias_V, np.zeros(len(linear_ND)), "both")
     share = gradient_share(_gradients(head, contexts), weight_VD)
     return found | {
@@ -60,7 +63,7 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
 
 
 def _gradients(head: Head, contexts: Contexts) -> Iterator[Floats]:
-    """Yield the gradients [R, V] of -ln P(next word) with respect to the logits, at evenly spaced contexts."""
+    """Yield gradients [R, V] of -ln P(next word) with respect to the logits, at up to GRADIENT_CONTEXTS contexts."""
     some_N = torch.linspace(0, len(contexts.hidden) - 1, min(len(contexts.hidden), GRADIENT_CONTEXTS)).long()
     targets = iter(contexts.targets.cpu()[some_N])
     for log_p_RV in chunks_of(head, contexts.hidden[some_N.to(contexts.hidden.device)]):

@@ -35,11 +35,23 @@ from softmax_bottleneck.training.model import LanguageModel
 
 
 def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
-    """Return the ranks of the test text's log-probability matrix; write its singular values.
+    """Compute the ranks of the test text's log-probability matrix, and write spectrum.npz into the run's folder.
 
-    If a dataset declares `rank_contexts`, the ranks use only the first `rank_contexts` contexts, and metrics named
-    `<rank>_all` use all contexts. A run with snapshots also gets the ranks along its training. `done` is the content of
-    the run's done.json.
+    spectrum.npz holds the singular values. If a dataset declares `rank_contexts`, the ranks use only the first
+    `rank_contexts` contexts, and further metrics, whose names end in `_all`, use all contexts.
+
+    Args:
+        study: the study.
+        run: the run.
+        done: content of the run's done.json.
+
+    Returns:
+        The content of rank.json and, for a run with snapshots, of epochs_rank.json (ranks along training), which the
+        caller writes, and the hash of spectrum.npz.
+
+    Raises:
+        DataError: an input file is missing or damaged, or a log-probability is not finite.
+        UserError: the machine lacks the memory for a Gram matrix.
     """
     folder = study.store.run_folder(run.path)
     limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
@@ -61,7 +73,7 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Return the ranks of a spectrum under `metrics`, and the tolerance, sizes and method beside them."""
+    """Return {"metrics": ranks} and the other keys of `RankReport.to_json`, such as tolerance, sizes and method."""
     report = rank_report(found)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
@@ -70,7 +82,9 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
 def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | None) -> list[dict[str, Any]]:
     """Return one row of ranks and saturation measures for the untrained model, each snapshot and the best epoch.
 
-    The ranks use the first `limit` contexts, or all contexts if `limit` is None.
+    A row has the keys epoch, phase, valid_ppl (None for the untrained model), best (True for the best epoch), and those
+    of `RankReport.metrics` and `saturation`. The measures use the first `limit` contexts of the test text, or all
+    contexts if `limit` is None.
     """
     rows, test_T = [], corpus.load_for(study, run).test
     device = choose_device(run.device)
@@ -89,8 +103,14 @@ def spectra(
 ) -> tuple[Spectrum | None, Spectrum]:
     """Return the singular values of the log-probability matrix over the first contexts and over all contexts.
 
-    For a log-linear head the singular values are computed from the factors of the matrix. The first spectrum is None if
-    `first_rows` is None or not less than the number of contexts.
+    The model is set to evaluation mode. For a log-linear head the singular values are computed from the factors of the
+    matrix, for other heads from its Gram matrix.
+
+    Args:
+        model: the model.
+        hidden_TD: hidden states of all contexts.
+        first_rows: number of first contexts. If it is None or not less than the number of contexts, the first spectrum
+            is None.
     """
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
@@ -109,14 +129,21 @@ def spectra(
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """Return the function that creates a Gram matrix for a device; on a GPU the matrix checks its eigenvalues."""
+    """Return a function that creates an empty Gram matrix on a device from its number of columns.
+
+    On a GPU this is a `DeviceGram`, which checks the eigenvalues that the GPU computes.
+    """
     if device.type == "cpu":
         return Gram
     return functools.partial(DeviceGram, solver=eigenvalues_without_gpu, torch=torch, device=device)
 
 
 def eigenvalues_without_gpu(matrix: Float64) -> Float64:
-    """Return the eigenvalues of a Gram matrix, using all CPU cores of this job; other processes may lease its GPU."""
+    """Compute the eigenvalues of a Gram matrix on the CPU, and release this process's lease of its GPU meanwhile.
+
+    Other jobs can use the GPU during this time; afterwards the function waits until it has the lease again. LAPACK uses
+    all CPU cores that this process may run on. The matrix is overwritten.
+    """
     torch.cuda.empty_cache()
     with lent_gpu(), lapack_threads(len(os.sched_getaffinity(0))):
         return lapack_eigenvalues(matrix)

@@ -24,15 +24,15 @@ from softmax_bottleneck.store.errors import DataError
 
 Float64 = NDArray[np.float64]
 
-RESAMPLES = 2000
-LEVEL = 0.95
-BATCH_NUMBERS = 1 << 20  # of the resamples in memory at once: 8 MiB
+RESAMPLES = 2000  # default number of bootstrap resamples
+LEVEL = 0.95  # confidence level of all intervals
+BATCH_NUMBERS = 1 << 20  # most numbers of resamples in memory at once (8 MiB)
 
 
 # --- summaries ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Summary:
-    """The number of values, their mean, and their sample standard deviation (ddof = 1).
+    """A summary of values: their number n, their mean, and their sample standard deviation sd, which divides by n - 1.
 
     `mean` is None without values; `sd` is None for fewer than two values.
     """
@@ -43,7 +43,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Summary:
-        """Summarise values, in any order.
+        """Summarise values; their order changes no bit of the result.
 
         Raises:
             DataError: a value is nan or infinite.
@@ -71,7 +71,7 @@ class TestResult:
         reason: why the test cannot be computed; empty otherwise.
     """
 
-    __test__ = False  # not a test case, whatever pytest thinks of the name
+    __test__ = False  # pytest would collect a class of this name as a test case
 
     t: float | None
     df: float | None
@@ -85,13 +85,22 @@ Sample = Summary | Iterable[float]
 def student_t(first: Sample, second: Sample) -> TestResult:
     """Return Student's t-test with pooled variance, df = n1 + n2 - 2, of two samples or summaries.
 
-    The published tables use this test.
+    The published p-values are those of this test. A positive t means that the first mean is larger.
+
+    Raises:
+        DataError: a value is nan or infinite.
     """
     return _t_test(first, second, equal_variances=True)
 
 
 def welch_t(first: Sample, second: Sample) -> TestResult:
-    """Return Welch's t-test of two samples or summaries, with a variance per sample and df by Satterthwaite."""
+    """Return Welch's t-test of two samples or summaries, with a variance per sample and df by Satterthwaite.
+
+    A positive t means that the first mean is larger.
+
+    Raises:
+        DataError: a value is nan or infinite.
+    """
     return _t_test(first, second, equal_variances=False)
 
 
@@ -107,7 +116,7 @@ def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
     elif first.sd == 0 and second.sd == 0:
         reason = "not computable: zero variance on both sides"
     else:
-        scale = max(first.sd, second.sd)  # squares of deviations in this unit can neither overflow nor vanish
+        scale = max(first.sd, second.sd)  # after division by it, squares of deviations neither overflow nor underflow
         difference, sd1, sd2 = (first.mean - second.mean) / scale, first.sd / scale, second.sd / scale
         found = stats.ttest_ind_from_stats(difference, sd1, first.n, 0.0, sd2, second.n, equal_variances)
         df = float(first.n + second.n - 2)
@@ -120,7 +129,7 @@ def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
 
 # --- shares ---------------------------------------------------------------------------------------------------------
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Return the Wilson score interval of a binomial share, at confidence level LEVEL and within [0, 1].
+    """Return the bounds (low, high) of the Wilson score interval of a binomial share, at confidence level LEVEL.
 
     The formula is in J. Am. Stat. Assoc. 22, 1927. The function does not call SciPy, because every measured run needs
     the interval and importing SciPy takes up to half a second.
@@ -143,12 +152,14 @@ class Correlation:
 
     Attributes:
         n: number of pairs.
-        r: the coefficient, or None.
-        low, high: percentile interval at `level` over resampled pairs; None if most resamples have no coefficient.
+        r: the coefficient; None if there are fewer than three pairs, or if all values of one variable are equal.
+        low, high: bootstrap percentile interval over resampled pairs; None if there is no coefficient, if no resamples
+            were requested, or if at least half of the resamples have no coefficient.
         level: nominal coverage of the interval.
-        n_resamples: number of resamples.
-        n_undefined: number of resamples left out of the interval because one side was constant.
-        reason: why there is no coefficient; empty otherwise.
+        n_resamples: number of resamples; 0 if there is no coefficient.
+        n_undefined: number of resamples without a coefficient, because all values of one variable were equal. The
+            interval leaves them out.
+        reason: why there is no coefficient; empty if there is one.
     """
 
     n: int
@@ -164,6 +175,8 @@ class Correlation:
 def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
     """Return Pearson's r with a bootstrap interval (Parthiban et al. 2021, Figure 2).
 
+    `rng` draws the resamples.
+
     Raises:
         DataError: a number is nan or infinite, or x and y are not vectors of equal length.
     """
@@ -172,6 +185,8 @@ def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: i
 
 def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
     """Return Spearman's rho (Pearson's r of the ranks, ties averaged) with a bootstrap interval.
+
+    `rng` draws the resamples.
 
     Raises:
         DataError: a number is nan or infinite, or x and y are not vectors of equal length.
@@ -182,6 +197,7 @@ def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: 
 def _correlation(
     coefficient: Callable[..., Float64], x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int
 ) -> Correlation:
+    """Return a correlation; `coefficient` computes it along the last axis and returns nan for constant values."""
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
@@ -214,7 +230,7 @@ def _correlation(
 
 
 def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
-    """Return Pearson's r along an axis; nan if one side is constant."""
+    """Return Pearson's r [B] of two arrays along an axis; nan where all values of one variable are equal."""
     constant_B1 = (np.ptp(x_BN, axis, keepdims=True) == 0) | (np.ptp(y_BN, axis, keepdims=True) == 0)
     dx_BN, dy_BN = x_BN - x_BN.mean(axis, keepdims=True), y_BN - y_BN.mean(axis, keepdims=True)
     # Scaled before squaring, so that neither tiny nor huge numbers leave the range of float64.
@@ -227,6 +243,7 @@ def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
 
 
 def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
+    """Return Spearman's rho [B] along an axis; nan where all values of one variable are equal."""
     from scipy import stats
 
     return pearson_r(stats.rankdata(x_BN, axis=axis), stats.rankdata(y_BN, axis=axis), axis)
@@ -235,7 +252,12 @@ def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
 # --- comparing models -----------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Wins:
-    """The number of benchmarks on which one model's rho exceeds another's, and the number on which both have a rho."""
+    """A comparison of two models by Spearman's rho on word-similarity benchmarks.
+
+    Attributes:
+        wins: number of benchmarks on which the first model has the larger rho.
+        compared: number of benchmarks on which both models have a rho.
+    """
 
     wins: int
     compared: int
@@ -244,8 +266,8 @@ class Wins:
 def win_matrix(rhos: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, Wins]]:
     """Return the wins of every model (outer key) over every other (inner key), as in Parthiban et al. 2021, Figure 4.
 
-    `rhos` maps model -> benchmark -> Spearman's rho. A tie is a win for neither model. A benchmark on which either
-    model has no rho is not compared.
+    `rhos` maps model -> benchmark -> Spearman's rho, or None if there is no rho. A tie is a win for neither model. A
+    benchmark on which either model has no rho is not compared.
     """
     wins: dict[str, dict[str, Wins]] = {}
     for model, own in rhos.items():

@@ -1,20 +1,22 @@
 """The rank demonstration of Merity 2017: ranks of untrained output layers on random contexts.
 
-Three untrained layers read the same contexts x_SH and use equal mixing weights 1/K (Merity, "Understanding the Mixture
-of Softmaxes", 2017, rank table):
+Three untrained layers read the same random context vectors x and have the same random word matrix W and bias b. MoC and
+MoS have K components g_k, with random weights U_k and a_k and equal mixing weights 1/K (Merity, "Understanding the
+Mixture of Softmaxes", 2017, rank table):
 
     softmax   ln P = log_softmax(W x + b)
     MoC       ln P = log_softmax(W (1/K sum_k g_k) + b)           g_k = tanh(U_k x + a_k), or without the tanh
     MoS       ln P = ln (1/K sum_k softmax(W g_k + b))
 
-Published ranks: 34 for softmax and MoC at every K (32 + bias + log-partition), and 34, 629, 979, 995, 997 for MoS at
-K = 1 to 5. The text gives the sizes, but not the distribution of the contexts, the activation or the tolerance. A
-*reading* of the text is a choice of all these settings, and `READINGS` lists the readings that are measured. With the
-Press tolerance at float32's epsilon and standard normal contexts, MoS has a lower rank than published with the tanh and
-a higher rank without the tanh. Without the tanh, and with contexts scaled by 0.9, the ranks at K = 2 and 3 agree within
-the spread of samples, and those at K = 4 and 5 within four. Two readings are ruled out: numpy's default tolerance,
-which is 74 times coarser at these sizes (MoS stays below 200), and probabilities instead of their logarithms (a softmax
-alone has rank 1,000).
+Published ranks: 34 for softmax and MoC at every K (the width 32, plus one for the bias and one for the log-partition),
+and 34, 629, 979, 995, 997 for MoS at K = 1 to 5. The text gives the sizes. It does not give the distribution of the
+contexts, the activation or the tolerance. A *reading* of the text is a choice of all these settings, and `READINGS`
+lists the readings that are measured. All of them use the Press tolerance at float32's epsilon and standard normal
+contexts. With the tanh, MoS has a lower rank than published; without it, a higher rank. Without the tanh, and with
+contexts multiplied by 0.9, the ranks at K = 2 and 3 agree with the published ones within the spread of samples, and
+those at K = 4 and 5 differ by at most four. Two readings are ruled out. With numpy's default tolerance, which is 74
+times larger at these sizes, the rank of MoS stays below 200. If the rank is that of probabilities instead of their
+logarithms, a softmax alone has rank 1,000.
 
 Suffixes: S contexts, H hidden size, V vocabulary, K components.
 """
@@ -59,14 +61,14 @@ class RankDemo:
     """One reading of the demonstration: a choice of all settings, including those that the text does not state.
 
     Attributes:
-        hidden_size, vocabulary_size, contexts, components: H, V, S and every K, as published.
-        input_law: distribution of the contexts: "normal" is N(0, 1), "uniform" is U[0, 1).
-        input_scale: factor of the contexts.
-        tanh: True if a tanh follows the projections to components, as in Yang et al. 2018, equation of MoS.
+        hidden_size, vocabulary_size, contexts, components: the published sizes H, V and S, and all values of K.
+        input_law: distribution of the elements of context vectors: "normal" is N(0, 1), "uniform" is U[0, 1).
+        input_scale: factor by which context vectors are multiplied.
+        tanh: True if the components are g_k = tanh(U_k x + a_k), as in Yang et al. 2018; False for no tanh.
         dtype: number type in which ln P is computed, "float32" or "float64".
-        probabilities: True if the ranks of P itself are computed as well.
+        probabilities: True if the ranks of P are computed besides those of ln P.
         draws: number of independent samples of contexts and weights.
-        seed: seed of all samples.
+        seed: seed from which the random stream of every sample is derived.
     """
 
     hidden_size: int = 32
@@ -89,7 +91,7 @@ class RankDemo:
         return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
 
     def condition(self, components: int) -> str:
-        """Return the `condition` of a result row: K and the sizes as in the published table, then the reading."""
+        """Return the value of the column `condition` in result rows: K = `components`, the sizes, then the reading."""
         sizes = f"K={components};H={self.hidden_size};V={self.vocabulary_size};S={self.contexts}"
         return ";".join(filter(None, [sizes, "untrained;equal mixing", self.reading]))
 
@@ -103,15 +105,17 @@ READINGS = (
 
 
 def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
-    """Return the result rows of the experiment that the option `synthetic` names; no rows if its matrix is missing.
+    """Return the result rows of a synthetic experiment, one number per row.
 
     Args:
-        options: options of the experiment.
-        matrix: returns the rank-ten truncation of a trained model's matrix over a number of contexts, or None.
+        options: options of the experiment. `synthetic` is "rank-demo" or a key of `robustness.EXPERIMENTS`; the latter
+            also need `size`, a number of contexts.
+        matrix: function from a number of contexts to the rank-ten truncation of a trained model's log-probability
+            matrix over these, or to None if no run has such a matrix. The result then has no rows.
         say: reports progress.
 
     Raises:
-        UserError: no experiment has this name.
+        UserError: `synthetic` has another value.
     """
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
@@ -124,12 +128,13 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 
 
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
-    """Yield the ranks of the three layers for every K and sample, one row per number.
+    """Yield the ranks of the three layers for every K and sample, one number per row.
 
-    The metric `rank` is the published rank: the Press rank of ln P. `rank_numpy` uses the default tolerance of
-    numpy.linalg.matrix_rank instead, sigma_max max(m, n) eps. `rank_p` and `rank_p_numpy` are the same ranks of P.
-    Within a sample all layers share contexts and decoder, and K + 1 components are the previous K and one more. A
-    softmax has no components and is listed under every K, as in the published table.
+    The metric `rank` is comparable to the published ranks: it is the Press rank of ln P, at float32's epsilon.
+    `rank_numpy` uses the default tolerance of numpy.linalg.matrix_rank instead: sigma_max max(m, n) eps, with the
+    epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P. Within a sample all layers share
+    context vectors, word matrix and bias, and K + 1 components are the previous K and one more. A softmax has no
+    components, so its ranks are repeated for every K, as in the published table.
     """
     for draw in range(settings.draws):
         for model, components, spectra in _layers(settings, draw):
@@ -151,7 +156,8 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
 def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str, Spectrum]]]:
     """Yield (layer, K, spectra) for the three layers of one sample, by ascending K.
 
-    The spectra are {"rank": of ln P, "rank_p": of P if requested}.
+    `draw` is the number of the sample. The spectra have the key "rank" for ln P, and the key "rank_p" for P if
+    `settings.probabilities` is True.
     """
     rng = np.random.default_rng(derive(settings.seed, "rank demo", draw))
     shape = (settings.contexts, settings.hidden_size)
@@ -184,9 +190,9 @@ def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple
 
 
 def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, bias_V: Array) -> dict[str, Spectrum]:
-    """Return the spectra of ln P and, if requested, of P, for P = softmax(W x + b) at the contexts x.
+    """Return the spectra of ln P and, if requested, of P, for P = softmax(W h + b) at the rows h of `context_SH`.
 
-    The spectrum of ln P comes from the exact factors [H | 1 | -logZ] and [W | b | 1].
+    The spectrum of ln P comes from its exact factors (see `factored_singular_values`). The keys are those of `_layers`.
     """
     log_z_S = log_normalisers(context_SH, weight_VH, bias_V)
     found = {"rank": factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}
@@ -198,7 +204,7 @@ def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, 
 def _spectrum(matrix_SV: Array) -> Spectrum:
     """Return the spectrum of a matrix, by SVD if the matrix is float64 and else from its Gram matrix.
 
-    In float64, numpy's tolerance lies below the noise floor of a Gram matrix.
+    For float64, numpy's default tolerance lies below the noise floor of a Gram matrix, so that an SVD is needed.
     """
     if matrix_SV.dtype == np.float64:
         return dense_singular_values(matrix_SV)
@@ -214,7 +220,8 @@ def _log_softmax(logits_SV: Array) -> Array:
 def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None:
     """Return the rank-ten truncation of the log-probability matrix over the first `size` test contexts of a run.
 
-    The first run that has a model and a large enough matrix is used; None if there is none.
+    The function uses the first of `runs` that did not diverge and whose matrix has more than ten rows and columns. It
+    returns None if there is no such run.
     """
     for run in runs:
         folder = study.store.run_folder(run.path)
@@ -232,10 +239,14 @@ def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def synthetic(study: Study, say: Say) -> None:
-    """Write synthetic.json: the ranks of the synthetic experiments of a study, and all numbers of its fits.
+    """Write synthetic.json: the results of a study's synthetic experiments and of its fits to known distributions.
 
-    The synthetic experiments are the ranks of untrained layers, and those of a trained model's matrix under noise and
-    rounding.
+    A synthetic experiment computes the ranks of untrained layers, or those of a trained model's matrix under noise or
+    rounding. The results of fits are copied from their done.json.
+
+    Raises:
+        UserError: the option `synthetic` of an experiment has an unknown value.
+        DataError: an input file is missing or damaged.
     """
     rows, parents = list[Row](), dict[str, str]()
     for experiment in study.experiments:

@@ -1,12 +1,12 @@
 """Word similarity: rank correlation of the cosines of word vectors with human scores, on the field's benchmarks.
 
 The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), with its quirks. Benchmark words are
-lower-cased, but the vocabulary is not. Rows of the word matrix are L2-normalised, and 1e-6 is added to every component
-before the cosine. A pair is dropped if either word is missing. If an ordered pair occurs twice, its last score counts.
-The score of a model is Spearman's rho with tied ranks averaged. The number of pairs found is always given with the
-coefficient.
+lower-cased, but the vocabulary is not. Word vectors are scaled to unit length, and 1e-6 is added to every component
+before the cosine is computed. A pair is dropped if the vocabulary lacks one of its words. If an ordered pair occurs
+twice, its last score counts. The result of a model is Spearman's rho with tied ranks averaged, and the number of pairs
+found.
 
-Suffixes: V vocabulary, D word-vector width, N scored pairs.
+Suffixes: V vocabulary, D word-vector width, N ordered pairs found.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ SHIFT = 1e-6  # added to every component of a normalised word vector, as publish
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The word pairs of a file with their human scores, in the file's order; words are lower-cased."""
+    """A word-similarity benchmark: its name, and rows (first word, second word, human score) in the file's order.
+
+    The words are lower-cased.
+    """
 
     name: str
     rows: tuple[tuple[str, str, float], ...]
@@ -85,7 +88,7 @@ def evaluate(
     seed: int = 0,
     n_resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """Return Spearman's rho of the cosines and a benchmark's scores, with coverage and interval, as in wordsim.json.
+    """Compare word vectors with a benchmark: return Spearman's rho of cosines and scores, with interval and coverage.
 
     Args:
         embedding_VD: word vectors, one row per word of the vocabulary.
@@ -95,12 +98,17 @@ def evaluate(
         n_resamples: number of bootstrap resamples.
 
     Returns:
-        A dict with these keys. benchmark: its name. n_pairs: number of pairs in the file. n_found: number of pairs with
-        both words in the vocabulary; SM Table 13 counts the pairs that are not found. coverage: n_found / n_pairs.
-        n_scored: number of distinct ordered pairs found that have usable vectors, the n of the coefficient. n_skipped:
-        number of distinct ordered pairs left out because a vector is zero, nan or infinite. rho, low, high: the
-        coefficient and its percentile interval, or None. level, n_resamples: coverage and resamples of that interval.
-        reason: why there is no rho, with the number of pairs found; empty otherwise.
+        The dict that wordsim.json stores for this benchmark, with these keys:
+
+        * benchmark: name of the benchmark.
+        * n_pairs: number of pairs in the file.
+        * n_found: number of these pairs with both words in the vocabulary. SM Table 13 prints the number of the others.
+        * coverage: n_found / n_pairs.
+        * n_scored: number of distinct ordered pairs with usable vectors, from which rho is computed.
+        * n_skipped: number of distinct ordered pairs left out because a vector is zero, nan or infinite.
+        * rho, low, high: the coefficient and its percentile interval, or None.
+        * level, n_resamples: nominal coverage of the interval, and its number of resamples.
+        * reason: why there is no rho, with the number of pairs found; empty if there is one.
 
     Raises:
         DataError: the number of rows is not the number of words.
@@ -136,9 +144,9 @@ def evaluate(
 
 
 def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the cosine [N] of each pair of rows, in float64 and with the published shift of 1e-6.
+    """Return the cosine [N] of the two word vectors of each pair, in float64 and with the published shift of 1e-6.
 
-    The cosine is nan if a vector is zero, nan or infinite.
+    rows_N2 holds the row indices of the pairs. The cosine is nan if one of the vectors is zero, nan or infinite.
     """
     used, place_N2 = np.unique(rows_N2, return_inverse=True)
     vectors = embedding_VD[used].astype(np.float64)
@@ -156,9 +164,13 @@ def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
-    """Return the rank correlation of a run's word-vector similarities with human similarity scores.
+    """Return the content of wordsim.json: a run's word vectors compared with the benchmarks of its dataset.
 
-    A synthetic language provides its own scores.
+    The word vectors are the body's input embedding if it has its own, and else the decoder's weights, with which the
+    embedding is tied. The benchmark of a synthetic language has exact similarities instead of human scores.
+
+    Raises:
+        DataError: the weights are missing or damaged, or a benchmark file is missing or malformed.
     """
     words = corpus.load_for(study, run).words
     weights = artefacts.checked(study.store.run_folder(run.path) / "model.safetensors")
@@ -171,7 +183,7 @@ def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
 
 
 def benchmark_files(study: Study, run: Run) -> dict[str, Path]:
-    """Return {label: file} of the word-similarity benchmarks of a run's dataset."""
+    """Return {label: file} of the word-similarity benchmarks of a run's dataset; empty if it declares none."""
     named = study.datasets[run.dataset].wordsim
     if named is None:
         return {}
