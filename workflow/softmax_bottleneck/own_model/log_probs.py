@@ -32,11 +32,11 @@ Pointwise = Callable[[Floats], Floats]
 
 BLOCK_BYTES = 32 << 20
 BASE_BYTES = 400 << 20  # Python with its libraries, and blocks being computed
-TRIANGLES = 8  # of a factor and its next rows, copied by LAPACK; then the core and its singular values
+TRIANGLES = 8  # arrays of (D + 2)^2 float64 numbers that QR and SVD of the factors hold at once, with LAPACK's copies
 TORCH_BYTES = 300 << 20  # with its own work arrays
 SLOPE_STEP = 1e-5  # of a difference quotient of a head's function, whose error is some 1e-10
-CHECK_SIDE = 1024  # of the block that is computed to check the bound
-SUM_TOLERANCE = 1e-3  # how far from one a row's probabilities may add up (as a logarithm)
+CHECK_SIDE = 1024  # rows, and columns, that are computed to check the rank bound
+SUM_TOLERANCE = 1e-3  # largest |ln s| that is accepted for the sum s of a row's probabilities
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     }
     for kind in ("table", "figure")
 }
-ROWS = {  # what the rows of a table are, where they are not models
+ROWS = {  # view -> heading of the column of row labels; for all other views it is `Model`
     **dict.fromkeys(("coverage", "wordsim"), "Benchmark"),
     **{"correlation": "Runs", "published-size": "Run"},
     **{"robustness": "Matrix", "search": "Setting or run", "settings": "Setting", "top5": "Context"},
@@ -49,7 +49,7 @@ class Figure:
         caption: the experiment's caption, in which the settings of its runs are filled in.
         note: text on the runs that are drawn and those that are missing.
         svg: a complete SVG document.
-        csv: the numbers drawn, as text of a CSV file.
+        csv: the numbers drawn, as text of a CSV file, with DIGITS significant digits.
     """
 
     caption: str
@@ -62,7 +62,7 @@ def check_options(study: Study) -> None:
     """Check the views, metrics and options of a study's experiments before anything is computed.
 
     Raises:
-        UserError: a view, metric or option is unknown, at any depth of the options.
+        UserError: a view, metric or option is unknown, or the value of an option is not allowed.
     """
     for experiment in study.experiments:
         options_of(study, experiment)
@@ -108,7 +108,13 @@ def _file_of(study: Study, experiment: Experiment) -> str:
 
 
 def build(study: Study, experiment: Experiment, results: records.Records) -> Table | Figure:
-    """Return the table or figure of an experiment. An unknown view or option raises UserError."""
+    """Return the table or figure of an experiment.
+
+    If the study cannot show any part of the experiment, the table has no section, and the figure shows the reason.
+
+    Raises:
+        UserError: the view or an option is unknown, or the value of an option is not allowed.
+    """
     source, options = Source(study, experiment, results), options_of(study, experiment)
     view = VIEWS[experiment.kind][experiment.view]
     is_empty = experiment.is_void and not experiment.quotes

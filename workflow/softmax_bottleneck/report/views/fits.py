@@ -3,10 +3,11 @@
 They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show the study `known-truth`.
 
 A data frame here has one line per fit. Its columns are the model, the seed, the width d of the vectors, `equal` (not
-empty if the width was reduced to match another head's number of parameters), and one column per metric, of which
-`gap_closed` is computed here. Further columns describe the distribution. For a Dirichlet distribution they are the
-concentration alpha and the number of words M; for a synthetic language the rank r of the logits, the number of words V
-and the rank r + 2 of the log-probabilities.
+empty if the width was reduced to match another head's number of parameters), and one column per metric. Only
+`gap_closed` is computed here: 1 - KL / KL of the softmax of the same distribution, width and seed. Further columns
+describe the distribution. For a Dirichlet distribution they are the concentration alpha and the number of words M; for
+a synthetic language the rank r of the logits, the number of words V and `rank`, the rank r + 2 of the
+log-probabilities.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +35,8 @@ AXES = {
     "alpha": "concentration α",
 }
 ENTROPY = "entropy_nats"
-TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # measured rank -> that of the distribution; others have the same name
-LEAST_SHARE = -1.0  # gap closed that a panel shows: as much again as the softmax loses
+TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # metric of a fit -> metric of the true distribution, if their names differ
+LEAST_SHARE = -1.0  # smallest gap closed that a panel shows; there the KL is twice that of the softmax
 
 
 # --- frames ----------------------------------------------------------------------------------------------------------
@@ -46,7 +47,7 @@ class Frames:
     Attributes:
         fits: a frame with one line per fit and one column per metric; empty before anything is fitted.
         truths: a frame with one line per true distribution and one column per known property.
-        names: the plan's models and their labels, in the order of the plan.
+        names: the labels of the plan's models by name, in the order of the plan.
     """
 
     fits: pd.DataFrame
@@ -55,7 +56,7 @@ class Frames:
 
     @classmethod
     def of(cls, source: Source, plan: str) -> "Frames":
-        """Return the fits of a plan from the records of a study."""
+        """Return the fits and true distributions of the study's plan with this name, from the study's records."""
         rows = source.records.synthetic
         rows = rows[rows["table"] == plan]
         both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
@@ -74,7 +75,7 @@ class Frames:
         return [model for model in self.names if model in present]
 
     def have(self, metrics: Sequence[str] = ()) -> bool:
-        """Return True if there are fits and all of these metrics are among their columns."""
+        """Return True if there are fits and every metric of `metrics` has a column (some fit has a value)."""
         return bool(len(self.fits)) and set(metrics) <= set(self.fits)
 
 
@@ -85,9 +86,14 @@ def levels(frame: pd.DataFrame, column: str) -> list[float]:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
-    """Yield a section per true distribution P*, with a row per model and a column per width.
+    """Yield a section per setting of the true distribution P*, with a row per model and a column per width.
 
-    The cells show `metric`, by default KL(P*||Q), where Q is the fitted distribution.
+    A cell shows the mean over seeds.
+
+    Args:
+        source: the experiment with its records.
+        fits: name of the plan, an entry under `fits` of the study.
+        metric: metric of the cells, by default KL(P*||Q) in nats, where Q is the fitted distribution.
     """
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
@@ -110,7 +116,15 @@ def _nothing() -> plots.Drawing:
 def _drawing(
     frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = ""
 ) -> plots.Drawing:
-    """Add a legend to a canvas and return the drawing of the canvas; the note ends with the number of fits."""
+    """Add a legend to a canvas and return its drawing; the note ends with the numbers of fits and seeds.
+
+    Args:
+        frames: the fits of the plan, for the labels of models.
+        canvas: the figure, which is complete except for the legend.
+        fits: the fits that are drawn; the figure's CSV lists them.
+        columns: metrics of the CSV, besides the columns that identify a fit.
+        note: beginning of the note.
+    """
     names = {model: name for model, name in frames.names.items() if model in set(fits["model"])}
     plots.legend(canvas, names, _looks(fits, list(names)))
     keys = [column for column in ("alpha", "M", "r", "d") if column in fits]
@@ -146,7 +160,14 @@ def fit_maps_figure(
     """Draw, for each concentration and metric, a row of heat maps and below it a row of curves.
 
     A heat map shows one model over the number of words M and the width D. A panel of curves shows all models over D at
-    one M. `alphas` selects the concentrations (empty: all); with `others`, all except `alphas` are drawn.
+    one M. Heat maps and lines show means over seeds, dots single fits.
+
+    Args:
+        source: the experiment with its records.
+        fits: name of the plan, an entry under `fits` of the study, with Dirichlet distributions.
+        metrics: metrics to draw.
+        alphas: concentrations to draw; empty means all.
+        others: True to draw all concentrations except `alphas`.
     """
     frames = Frames.of(source, fits)
     if not frames.have(metrics):
@@ -181,9 +202,10 @@ def fit_maps_figure(
 
 
 def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
-    """Draw the KL divergence of Dirichlet distributions from the uniform distribution, by concentration.
+    """Draw the KL divergence of Dirichlet distributions from the uniform distribution over the concentration alpha.
 
-    Dots are sampled distributions, lines their expectation.
+    A dot is the mean over the sampled distributions of one seed, a line their expectation. `fits` is the name of the
+    plan, an entry under `fits` of the study.
     """
     frames = Frames.of(source, fits)
     if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.truths):
@@ -214,10 +236,18 @@ def fit_curves_figure(
 ) -> plots.Drawing:
     """Draw curves of metrics over `x`, with a row of panels per metric and a column per value of `panels`.
 
-    If `rows` is given, a metric has a row of panels for each value of `rows`.
+    The names of columns are d (width of the model), r (rank of the true logits), `rank` (rank of the true
+    log-probabilities), M (number of words) and alpha (concentration of a Dirichlet distribution). If `gap_closed` is
+    among the metrics, only fits with r > d are drawn, because only there a softmax cannot represent the distribution;
+    the softmax itself is not drawn.
 
-    d is the width of the model; r is the rank of the true logits and `rank` that of the true log-probabilities; M is
-    the number of words and alpha the concentration of a Dirichlet distribution.
+    Args:
+        source: the experiment with its records.
+        fits: name of the plan, an entry under `fits` of the study.
+        metrics: metrics to draw.
+        x: column on the x axis.
+        panels: column whose values have a panel each, side by side.
+        rows: `d` to give each metric a row of panels for each width; empty for one row per metric.
     """
     frames = Frames.of(source, fits)
     shown, with_gap = frames.fits, GAP_CLOSED in metrics
@@ -249,7 +279,12 @@ def fit_curves_figure(
 
 
 def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
-    """Draw the reference values of a metric (the softmax or the true distribution) and choose the y scale."""
+    """Draw the reference values of a metric in a panel, and choose the scale of the y axis.
+
+    For the gap closed, the reference is the softmax at 0 %. If the rank of the true distribution is on the x axis, it
+    is the value of the true distribution. Other panels have no reference; their y axis is logarithmic if the largest
+    positive value of `own`, the fits in the panel, is more than 20 times the smallest.
+    """
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))

@@ -36,11 +36,16 @@ TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistic
 def summary_table(
     source: Source, dataset: str, *, baseline: str = "softmax", seeds_not_tested: tuple[schema.Integer, ...] = ()
 ) -> Section:
-    """Return a section with a row per model and a column per metric.
+    """Return a section with a row per model and a column per column of the experiment that belongs to this corpus.
 
     A p-value is that of a two-sided unpaired t-test, Student's or Welch's, between the test perplexities of a model and
-    of the baseline. Runs with `seeds_not_tested` count in the means but not in the tests, as in Parthiban et al. 2021,
-    SM Table 1.
+    of the baseline. A gain or a reduction in percent compares the means of a model and of another one (`_gain_cell`).
+
+    Args:
+        source: the experiment with its records.
+        dataset: the corpus.
+        baseline: model with which tests and reductions compare.
+        seeds_not_tested: seeds that count in the means but not in the tests, as in Parthiban et al. 2021, SM Table 1.
     """
     columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
 
@@ -70,7 +75,11 @@ def summary_table(
 def _gain_cell(
     source: Source, blank: Cell, dataset: str, models: tuple[str, str], metric: str, in_percent: bool
 ) -> Cell:
-    """Return the second model's mean minus the first model's, or that difference in percent of the second's mean."""
+    """Return a cell with the second model's mean of a metric minus the first model's.
+
+    With `in_percent`, the difference is in percent of the second model's mean. If a model has no finished run, the
+    result is `blank`, the cell without a measured number, with the reasons why runs are missing.
+    """
     samples = [source.values(dataset, model, metric) for model in models]
     both = zip(models, samples, strict=True)
     gaps = tuple(gap for model, values in both for gap in source.gaps(dataset, model, values))
@@ -84,9 +93,11 @@ def _gain_cell(
 
 # --- every pair of models -------------------------------------------------------------------------------------------
 def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetuned", "dynamic"] = "") -> Section:
-    """Return p-values of Student's test for each pair of models, with a note on whether the row's perplexity is lower.
+    """Return a section with the p-value of Student's two-sided unpaired t-test for each pair of models.
 
-    `stage` chooses the test perplexity: after training (empty), finetuning or dynamic evaluation.
+    A note below the p-value says whether the row's mean test perplexity is lower or higher than the column's, or that
+    there is no difference at the level SIGNIFICANCE. `stage` chooses the test perplexity: after training (empty),
+    finetuning or dynamic evaluation.
     """
 
     def cell(row: str, column: str) -> Cell:
@@ -109,7 +120,7 @@ def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetune
 
 # --- synthetic languages with a known distribution ------------------------------------------------------------------
 OF_TEXT = (TEST_PPL, PRESS_RANK, *(f"{metrics.EFFECTIVE_RANK}{share}" for share in ("1e-3", "1e-4", "1e-5")))
-# Scores of a language itself: row -> name, and metric of a model -> metric of the exact value (None: exactly zero).
+# Rows of the true distribution: key -> label, and metric of a model -> metric with the exact value (None: it is zero).
 EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
     "language": (
         "The true distribution, as expected in these contexts",
@@ -120,7 +131,10 @@ EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
 
 
 def truth_table(source: Source) -> Iterator[Section]:
-    """Yield `summary_table` of each synthetic language, with rows for the true distribution's own values on top."""
+    """Yield the section of `summary_table` for each synthetic language, with rows of the true distribution on top.
+
+    These rows are listed in EXACT.
+    """
 
     def exact_cell(dataset: str, column: Column, exact: str | None) -> Cell:
         value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
@@ -140,7 +154,10 @@ def truth_table(source: Source) -> Iterator[Section]:
 
 # --- the overview ----------------------------------------------------------------------------------------------------
 def overview_experiment(study: Study) -> Experiment:
-    """Return the `Experiment` of the overview figure, with all models of a study that are not part of a grid."""
+    """Return the `Experiment` of the overview figure, which every report has without declaring it.
+
+    It has all corpora of the study and all models that belong to no hyperparameter search.
+    """
     in_grids = {model for search in study.searches.values() for model in search.members}
     models = dict.fromkeys(run.model for run in study.needed if run.model not in in_grids)
     datasets = dict.fromkeys(run.dataset for run in study.needed)
@@ -148,9 +165,9 @@ def overview_experiment(study: Study) -> Experiment:
 
 
 def overview_figure(source: Source) -> plots.Drawing:
-    """Draw test perplexities: a panel per corpus with results, a dot per model (the best first) shaded by its rank.
+    """Draw mean test perplexities: a panel per corpus with results, and a dot per model, shaded by its rank.
 
-    The rank is the effective rank with epsilon = 0.001.
+    The model with the lowest perplexity is on top. The rank is the effective rank with epsilon = 0.001.
     """
     data = _points(source)
     if data.empty:
@@ -183,9 +200,11 @@ def overview_figure(source: Source) -> plots.Drawing:
 
 
 def _points(source: Source) -> pd.DataFrame:
-    """Return a line per corpus and model trained for as many epochs as the softmax.
+    """Return a frame with the columns COLUMNS and a line per corpus and model with results.
 
-    Each line has the means over runs of the number of parameters, test perplexity and effective rank.
+    Each line has the number of runs and their means of the number of parameters, test perplexity and effective rank
+    (nan if not measured). Models that are trained for another number of epochs than the softmax on the same corpus are
+    left out, and so are runs no better than a unigram model.
     """
     rows = []
     for dataset in source.datasets:
@@ -202,7 +221,8 @@ def _points(source: Source) -> pd.DataFrame:
 def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
     """Draw a dashed line at the true distribution's perplexity, or write the number at the edge if it is far below.
 
-    The perplexity is that on the test text if known, or else the expected one; if both are unknown, nothing is drawn.
+    Far means more than FAR of the range of `ppl`, the perplexities in the panel. The true distribution's perplexity is
+    that on the test text if known, or else the expected one; if both are unknown, nothing is drawn.
     """
     expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
     bound = expected if exact is None else exact

@@ -1,6 +1,6 @@
 """Table and figure of archived runs with models of the published size: metrics and spectra.
 
-They are the same in every study.
+They are the same in every study, because they show the archives in report/evidence and not the study's own runs.
 """
 
 import math
@@ -25,7 +25,8 @@ LOWEST = 1e-9  # of the axis: what lies below is rounding
 def families() -> dict[str, str]:
     """Return {archived model: name of the model's family}.
 
-    A family consists of the models that differ only in their width d, and is named after its shortest model name.
+    A family consists of the models that differ only in their width d (and in sizes that are multiples of d). Its name
+    is the shortest name of its models.
     """
     first: dict[str, str] = {}
     models = {}
@@ -47,7 +48,10 @@ def archived_labels(source: Source) -> dict[str, str]:
 
 # --- the table ------------------------------------------------------------------------------------------------------
 def published_size_table(source: Source) -> list[Section]:
-    """Return a section per corpus with a row per archived run (the smallest model first) and a column per metric."""
+    """Return a section per corpus with a row per archived run and a column per column of the experiment.
+
+    The model with the fewest parameters is in the first row.
+    """
     labels, family, columns = archived_labels(source), families(), source.experiment.columns
     by_size = sorted(archived_runs(), key=lambda archived: archived.values.get("parameters", 0.0))
     runs = {archived.name: archived for archived in by_size}
@@ -74,9 +78,9 @@ def published_size_table(source: Source) -> list[Section]:
 
 # --- the figure -----------------------------------------------------------------------------------------------------
 def published_size_spectra_figure(source: Source) -> plots.Drawing:
-    """Draw singular values over the largest, on log axes, all with the same y range.
+    """Draw the singular values of archived runs divided by the largest, on log axes that all have the same y range.
 
-    A corpus, kind of body and width d have a panel, and a family of models has a curve in it.
+    There is a panel for each combination of corpus, kind of body and width d, with a curve per family of models.
     """
     family, labels = families(), archived_labels(source)
     rows = []

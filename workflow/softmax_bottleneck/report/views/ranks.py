@@ -40,7 +40,8 @@ def _points(
 ) -> Iterator[dict[str, object]]:
     """Yield a point per run that has all of the metrics `names`, then a point of published numbers if all exist.
 
-    With `learned`, runs no better than a unigram model are left out.
+    A point has the keys dataset, model, origin (MEASURED or PUBLISHED), seed (only if measured) and the metrics. With
+    `learned`, runs no better than a unigram model are left out.
     """
     place: dict[str, object] = {"dataset": dataset, "model": model}
     by_metric = {metric: source.values(dataset, model, metric, learned=learned) for metric in names}
@@ -62,7 +63,9 @@ def _frame(rows: Sequence[Any], keys: Sequence[str], values: Sequence[str]) -> p
 def grid(source: Source, dataset: str) -> pd.DataFrame:
     """Return a frame with a line per run of the grid over c and k of GSS, then a line per published dot of Figure 2.
 
-    The c and k of a published dot are unknown.
+    c and k are nan for a published dot, because the paper does not print them. The other columns are dataset, model,
+    origin (MEASURED or PUBLISHED), seed, test perplexity and Press rank. Runs no better than a unigram model are left
+    out.
     """
     rows: list[dict[str, object]] = []
     for model in source.models:
@@ -77,11 +80,16 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
 
 
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
-    """Return Pearson's r of test perplexity and Press rank over the whole grid and over a range of perplexities.
+    """Return a section with Pearson's r of test perplexity and Press rank over the grid of c and k of GSS.
 
-    A negative r means that models with a higher rank are better. The columns are r over this study's runs, r over the
-    published dots, both with a bootstrap interval, and r as the paper prints it. `windows` gives the range for each
-    published corpus.
+    One row is for the whole grid and one for a range of test perplexities. A negative r means that models with a higher
+    rank are better. The columns are r over this study's runs, r over the published dots, both with a bootstrap
+    interval, and r as the paper prints it.
+
+    Args:
+        source: the experiment with its records.
+        dataset: the corpus.
+        windows: published corpus -> (low, high), the range of test perplexities that the paper singles out.
     """
     corpus, points = source.corpus(dataset), grid(source, dataset)
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
@@ -117,9 +125,10 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
 
 # --- scatter plots --------------------------------------------------------------------------------------------------
 def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
-    """Draw Press rank against test perplexity for the grid of c and k, measured and published.
+    """Draw Press rank against test perplexity for the grid of c and k of GSS, measured and published.
 
-    The range of perplexities that the paper singles out is shaded in the published panel.
+    `windows` maps a published corpus to (low, high), the range of test perplexities that the paper singles out. It is
+    shaded in the published panel.
     """
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = bool((data["origin"] == PUBLISHED).any())
@@ -139,7 +148,7 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
     """Draw dots and their least-squares line, as in the paper, or a text if there are no dots.
 
-    Dots are coloured by k if k is known.
+    Dots are coloured by the slope k of GSS if it is known. Fewer than three dots have no line.
     """
     if points.empty:
         plots.empty(axes, f"{title}: nothing to show")
@@ -177,9 +186,12 @@ def sweep_figure(
     panels: tuple[tuple[MetricName, ...], ...] = ((TEST_PPL,), (PRESS_RANK,)),
     beside: tuple[MetricName, ...] = (),
 ) -> plots.Drawing:
-    """Draw metrics, measured and published, against settings of the head.
+    """Draw metrics, measured and published, against settings of the head, with a row of panels per corpus and setting.
+
+    A run or a published model is drawn only if it has all of these metrics.
 
     Args:
+        source: the experiment with its records.
         sweeps: setting of the head on the x axis -> label of the axis.
         panels: the metrics drawn in each panel of a row.
         beside: metrics that are written to the figure's CSV but not drawn.
@@ -218,7 +230,8 @@ def sweep_figure(
 def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
     """Return (value, model) for every model of a grid over a setting, the smallest value first.
 
-    The value is taken from the model's runs, or from the end of the model's name if this study does not train it.
+    The value is taken from the settings of the model's runs. A published model that this study does not train has its
+    value at the end of its name, as in `mos-nt-components15`.
     """
     searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
     members = {model for search in searches for model in search.members}
@@ -230,7 +243,10 @@ def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
 
 
 def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None:
-    """Draw, for each metric, a line through the means over seeds, a dot per run, and published values as crosses."""
+    """Draw, for each metric, a line through the means over seeds, a dot per run, and published values as crosses.
+
+    `points` has the points of one setting, and `names` at most two metrics.
+    """
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
     for metric, look in zip(names, LOOKS, strict=False):
         mean = ours.groupby("value")[metric].mean()
@@ -293,9 +309,10 @@ def spectrum_figure(
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
-    """Return a line per singular value to be drawn, raw or divided by the largest as the panels need.
+    """Return a frame with a line per run and selected singular value; `index` counts singular values from 1.
 
-    Runs that are not in the records are left out.
+    There is a column SIGMA (divided by the largest) if a panel of `panels` is `first` or `all`, and a column RAW (not
+    divided) if one is `raw`. Runs without measured singular values are left out.
     """
     known = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
@@ -312,7 +329,10 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
-    """Return the Press tolerance of every run, divided by the run's largest singular value if `relative`."""
+    """Return the tolerance of the Press rank of every run, divided by the run's largest singular value if `relative`.
+
+    Runs whose rank is not measured are left out.
+    """
     tolerances, stage = [], records.FINETUNED if "finetune" in source.experiment.stages else ""
     for model in source.models:
         tolerance, largest = (source.values(dataset, model, metric, stage) for metric in (RANK_TOLERANCE, SIGMA_MAX))
@@ -322,9 +342,10 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 
 # --- along training -------------------------------------------------------------------------------------------------
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> plots.Drawing:
-    """Draw Press rank over epochs and over validation perplexity, for every run whose ranks were computed per epoch.
+    """Draw Press rank over epochs and over validation perplexity, for every run with ranks measured along training.
 
-    The option `snapshots` makes the runs keep weights at some epochs, but does not change the figure.
+    The option `snapshots` does not change the figure: the step `train` reads it, and keeps weights at some epochs so
+    that their ranks can be measured.
     """
     names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
     rows = [
@@ -362,7 +383,8 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
     """Yield the ranks of untrained layers (means over samples), a section per matrix of `MATRICES`.
 
     A section has a column per number of mixture components and a row per model and per choice of the options that the
-    paper's description leaves open. The first section also shows the published ranks.
+    published description leaves open, such as the activation. The first section also shows the published ranks. The
+    option `synthetic` names the computation for the step `synthetic`; the table does not depend on it.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
@@ -381,7 +403,12 @@ def _components(condition: str) -> int:
 def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
     """Return the section of ranks of one matrix, with a column per number of mixture components.
 
-    A row is a model with one choice of the options that the paper's description leaves open.
+    A row is a model with one choice of the options that the published description leaves open.
+
+    Args:
+        source: the experiment with its records.
+        drawn: the measured ranks of this matrix, with the columns `reading` (the choice as text) and `components`.
+        metric: the matrix, a key of MATRICES.
     """
     same = metric == RANK
     printed = source.published if same else source.published.iloc[:0]
@@ -418,8 +445,13 @@ def robustness_table(
 ) -> Iterator[Section]:
     """Yield the section on the robustness of ranks: metrics of a matrix of rank 10, measured and published.
 
-    A row is a round of rebuilding the matrix from its SVD, or a level of added noise. `synthetic` names the
-    computation and `size` the number of rows and columns of the matrix; only the step `synthetic` reads both.
+    A row is a round of rebuilding the matrix from its SVD, or a level of added noise. The table does not depend on the
+    two options, which only the step `synthetic` reads.
+
+    Args:
+        source: the experiment with its records.
+        synthetic: the computation: rounds of rebuilding, or noise with Press ranks or with effective ranks.
+        size: number of rows and of columns of the matrix.
     """
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
@@ -439,7 +471,8 @@ def robustness_table(
     def cell(step: str, metric: str) -> Cell:
         """Return the cell of a metric at a round or noise level.
 
-        A prediction for the paper's size is comparable with the paper's number whatever the size of the matrix here.
+        The rank predicted for a matrix of the paper's size is compared with the paper's number, also if the matrix
+        measured here is smaller.
         """
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
         text = published.get((step, PRESS_RANK if predicts_paper else metric))
@@ -463,7 +496,10 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(step, metric): first value as text}; a step is a noise level (`c = 1e-20`) or a round (`round 3`)."""
+    """Return {(step, metric): value as text}, where the first of several values counts.
+
+    A step is a noise level (`c = 1e-20`), a round (`round 3`) or the matrix before truncation (`all singular values`).
+    """
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
         noise, rounds = re.search(r"c=(1e-\d+)", condition), re.search(r"iteration=(\d+)", condition)

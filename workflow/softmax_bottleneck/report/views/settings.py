@@ -26,7 +26,13 @@ CURVE_RANGE = 8.0  # of the logits around zero at which a learned function is sh
 # --- hyperparameters -------------------------------------------------------------------------------------------------
 @schema.section
 class Setting:
-    """A row of a table of settings: the key in a study file, the name in report/published, and the label."""
+    """A row of a table of settings.
+
+    Attributes:
+        setting: key in a study file, such as `schedule.epochs`, or `seed`.
+        published: name of the setting in the column `metric` of report/published.
+        label: label of the row.
+    """
 
     setting: str
     published: str
@@ -34,7 +40,10 @@ class Setting:
 
 
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
-    """Return a section with a row per setting and a column per model: the study's values and the published values."""
+    """Return a section with a row per setting and a column per model: the study's values and the published values.
+
+    The cell shows `none` if the model's head has no such setting, or if the seed of its published run is unknown.
+    """
     published_names = {line.setting: line.published for line in settings}
 
     def cell(setting: str, model: str) -> Cell:
@@ -103,16 +112,16 @@ def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[S
 # --- pointwise functions ---------------------------------------------------------------------------------------------
 @schema.section
 class Curve:
-    """The two parameters of GSS: the function has slope k far below c and slope 1 far above c."""
+    """The two parameters of GSS (generalised SigSoftmax): slope k of the function far below c, slope 1 far above c."""
 
     c: schema.Number
     k: schema.Number
 
 
 def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> plots.Drawing:
-    """Draw, for each setting of c and k, the piecewise linear function and its smooth version, GSS.
+    """Draw, for each setting of c and k, a piecewise linear function of the logit l and its smooth version, GSS.
 
-    They are equations 3 and 5 of Parthiban et al. 2021: a slope of k below c and of 1 above c, and
+    They are equations 3 and 5 of Parthiban et al. 2021. The first has the slope k below c and 1 above c. The second is
     GSS(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1).
     """
     canvas, ((axes,),) = plots.panels(1, 1, 7.0, 4.4)
@@ -136,7 +145,10 @@ def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> plots.Draw
 def plif_pieces_figure(
     source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.Number = 2.0
 ) -> plots.Drawing:
-    """Draw the piecewise linear function of LMS-PLIF on [−bound, bound] from the slopes of its equally wide pieces."""
+    """Draw the piecewise linear function of LMS-PLIF on [−bound, bound] from the slopes of its equally wide pieces.
+
+    The slopes are in ascending order of the logit, and the function is 0 at −bound.
+    """
     slope_K, width = np.array(slopes), 2 * bound / len(slopes)
     knots = np.linspace(-bound, bound, len(slope_K) + 1)
     values = np.concatenate([[0.0], np.cumsum(slope_K) * width])
@@ -147,7 +159,10 @@ def plif_pieces_figure(
 
 
 def learned_function_figure(source: Source) -> plots.Drawing:
-    """Draw g(l) - g(0) of each run's piecewise linear function g before and after training, and the difference."""
+    """Draw each run's learned piecewise linear function g(l) of the logit l before and after training.
+
+    The left panel of a corpus shows g(l) - g(0), the right panel the difference between after and before training.
+    """
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "logit", "initial", "learned"])]
     for dataset in source.corpora:
         for run in source.runs_on(dataset):

@@ -29,9 +29,10 @@ SIDES = ["measured", "published"]
 
 # --- similarity of word vectors -------------------------------------------------------------------------------------
 def wordsim_table(source: Source, dataset: str) -> Section:
-    """Return a section with a row per benchmark and a column per model (Spearman's rho).
+    """Return a section with a row per benchmark of word similarity and a column per model.
 
-    Two more columns count the pairs of a benchmark, and those with a word that is not in the vocabulary.
+    A cell shows Spearman's rho between the similarities of word vectors and human ratings. Two more columns count the
+    pairs of words of a benchmark, and the pairs with a word that is not in the vocabulary.
     """
     rho = next(iter(source.experiment.columns), Column(SPEARMAN))
     measured = source.records.conditions(SPEARMAN, dataset)
@@ -55,7 +56,10 @@ def coverage_table(source: Source, dataset: str) -> Section:
 
 
 def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
-    """Return {condition in the records: name} of benchmarks, first those with a published number, then others."""
+    """Return {condition in the records: name} of the benchmarks with a number of this metric, such as SPEARMAN.
+
+    Benchmarks with a published number come first, then others.
+    """
     rows = source.published[source.published["metric"] == metric]
     known = [text.split(";")[0] for text in rows[rows["dataset"] == source.corpus(dataset)]["condition"]]
     conditions = [*known, *source.records.conditions(metric, dataset)]
@@ -63,7 +67,14 @@ def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
 
 
 def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) -> Cell:
-    """Return the cell of a count of pairs, taken from any run because the count depends on the vocabulary only."""
+    """Return the cell of a count of word pairs, taken from any run because the count depends on the vocabulary only.
+
+    Args:
+        source: the experiment with its records.
+        dataset: the corpus whose vocabulary is meant.
+        condition: the benchmark, such as `benchmark=<name>`.
+        metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
+    """
     rows = source.records.rows
     chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["condition"] == condition)]
     corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
@@ -79,7 +90,7 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
 def wins_figure(source: Source) -> plots.Drawing:
     """Draw heat maps of the number of benchmarks that a model wins over another, measured and published (Figure 4).
 
-    A win is a benchmark on which the model's mean rho over runs exceeds the other model's.
+    A win is a benchmark of word similarity on which the model's mean rho over runs exceeds the other model's.
     """
     rows = []
     for dataset in source.corpora:
@@ -136,6 +147,7 @@ class Prediction(NamedTuple):
     """The most probable words of one run at one position, and whether the true word is among them.
 
     Attributes:
+        place: the position in the test text.
         text: a line per word with its probability, such as `*tons 0.90`; an asterisk marks the true word.
         hit: True if the true word is among them; None if the true word is not in the (cut) vocabulary.
     """
@@ -145,7 +157,7 @@ class Prediction(NamedTuple):
     hit: bool | None
 
 
-Predictions = dict[str, dict[Place, Prediction]]  # by model and place
+Predictions = dict[str, dict[Place, Prediction]]  # by model and position
 
 
 def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
@@ -159,9 +171,10 @@ def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
-    """Return the predictions of each model's first run, all positions, and the positions that the paper shows.
+    """Return (predictions, all positions, positions that the paper shows) for a corpus.
 
-    Among all positions, those that this study has measured come first.
+    The predictions are those of each model's first run; models without predictions are left out. All positions are
+    those that this study has measured, followed by those that only the paper shows.
     """
     measured = {
         model: own
@@ -191,9 +204,10 @@ def published_words(name: str) -> Mapping[tuple[Place, str], str]:
 
 
 def top5_table(source: Source, dataset: str, *, words: str) -> Section:
-    """Return a section with a row per position and a column per model: the five most probable next words.
+    """Return a section with a row per position in the test text and a column per model: the five most probable words.
 
-    The published words come from the file `words` of report/published.
+    The measured words are those of a model's first run. The published words come from the file `words` of
+    report/published.
     """
     measured, places, _ = _predictions_on(source, dataset)
     printed = published_words(words)
@@ -220,7 +234,7 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
 def hits_figure(source: Source) -> plots.Drawing:
     """Draw whether the true next word is among the five most probable, for every model and position (Figure 3).
 
-    Measured and published hits have panels of their own.
+    Measured hits (of a model's first run) and published hits have panels of their own.
     """
     rows: list[tuple[object, ...]] = []
     for dataset in source.corpora:
@@ -246,7 +260,11 @@ def hits_figure(source: Source) -> plots.Drawing:
 
 
 def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
-    """Draw a row of squares per model and, at its end, a count; filled squares are hits among the first five words."""
+    """Draw a row with a square per position for each model and, at its end, the number of hits.
+
+    A filled square is a hit: the true word is among the five most probable. `side` is the column of `data` to draw,
+    `measured` or `published`. Positions where no model has a value on this side are left out.
+    """
     data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
     shown = set(data.dropna(subset=side)["model"])
     if not shown:
