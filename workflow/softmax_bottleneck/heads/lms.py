@@ -2,7 +2,8 @@
 
 The sum has K sigmoids. u and v are the softplus of free parameters. Initially g approximates the identity (plus a
 constant) on [-bound, bound] by a smooth staircase: the sigmoids' centres are equidistant at distance d, each step has
-height d, and u = 2/d; the deviation is 0.2 %. (The published initialisation is unknown.)
+height d, and u = 2/d. The slope of g then differs from 1 by at most 0.2 %, except near the ends of the interval. (The
+published initialisation is unknown.)
 Numerical stability: g is bounded, hence finite for every finite logit.
 """
 

@@ -132,7 +132,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 
 def check_stages(study: Study) -> None:
-    """Raise UserError if a dynamic evaluation uses a body without a state from segment to segment (`transformer`)."""
+    """Raise UserError if a dynamic evaluation uses a body that carries no state to the next segment: `transformer`."""
     sizes = _sizes(study)
     for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:

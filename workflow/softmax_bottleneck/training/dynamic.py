@@ -63,7 +63,7 @@ def evaluate(
         evaluation: the run and the settings of the evaluation.
         model: the trained model; its weights are restored at the end.
         corpus: token ids of the run's corpus.
-        folder: folder owned by one process at a time; created if missing.
+        folder: folder of the evaluation's files, created if missing; a lease admits one process at a time.
         parents: {name: sha256} of the files that the weights come from, for the provenance.
         options: limits of this call, see `Options`.
 

@@ -3,7 +3,8 @@
 As in both published code bases (`finetune.py` of AWD-LSTM and of MoS), averaging starts at the first update, and
 weights are stored only if the validation loss of their average improves. Finetuning ends when that loss exceeds the
 minimum of all losses except the last `nonmonotone_window`. The first loss to beat is that of the trained weights, so
-that finetuning never increases the validation loss.
+that finetuning never increases the validation loss. If the schedule's `tested_weights` is `last`, the weights of the
+last epoch are stored instead, whatever their loss.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 class Finetuner(Trainer):
     """A trainer that starts from the trained `weights`.
 
-    They count as epoch 0, so that they stay the best weights until an epoch has a lower validation loss.
+    The trained weights count as epoch 0: they stay the best weights until an epoch has a lower validation loss, or
+    until the first epoch ends if `tested_weights` is `last`.
     """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:

@@ -81,11 +81,11 @@ class SGD:
                               dampening=0.0, nesterov=False, maximize=False, is_first_step=False)  # fmt: skip
 
     def state(self) -> dict[str, Any]:
-        """Return the optimiser's state, for resuming."""
+        """Return the kind of optimiser, which is the whole state of plain SGD: {"averaged": False}."""
         return {"averaged": self.averaged}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state` returned."""
+        """Do nothing, because plain SGD has no state to restore."""
 
 
 class ASGD(SGD):
@@ -141,7 +141,7 @@ class ASGD(SGD):
                 torch._foreach_copy_(self.parameters, current)
 
     def state(self) -> dict[str, Any]:
-        """Return the running means, the number of updates, and the learning rates of the last update."""
+        """Return the running means, the number of updates, and the rates that the last update set for the next one."""
         return {"averaged": True, "steps": self.steps, "rates": list(self.rates), "averages": self.averages}
 
     def load(self, state: dict[str, Any]) -> None:

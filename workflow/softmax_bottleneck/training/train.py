@@ -59,7 +59,7 @@ def train_run(
     Args:
         run: the run; its settings are stored in run.json.
         corpus: token ids, identified by `run.data_identity`.
-        folder: folder owned by one process at a time; created if missing.
+        folder: folder of the run's files, created if missing; a lease admits one process at a time.
         options: limits of this call, see `Options`.
         keeps_snapshots: True to store in `snapshots/` the weights at `snapshot_epochs` and at the end of plain SGD.
         make: creates the trainer; finetuning uses another class.

@@ -62,14 +62,14 @@ def snapshot_file(folder: Path, epoch: int) -> Path:
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """Return the paths of the snapshots along training, in the order of epochs."""
+    """Return the paths of the stored snapshots along training, in the order of epochs; empty if there are none."""
     return sorted((folder / SNAPSHOT_FOLDER).glob("epoch-*.safetensors"))
 
 
 def models_along_training(
     folder: Path, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
-    """Yield (line of the epoch log, model) of a finished run: untrained, at each snapshot, and at its best epoch.
+    """Yield (line of the epoch log, model) for the untrained model, every snapshot and the best model, by epoch.
 
     The line of the untrained model has epoch 0 and phase "untrained". All pairs share one model object in evaluation
     mode, whose weights change from pair to pair.

@@ -52,7 +52,10 @@ class DivergedError(Exception):
 # --- chunks ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Chunk:
-    """The rows of one update: the inputs are rows start .. start + length - 1, and the targets are one row later."""
+    """The rows of one update: the inputs are rows start .. start + length - 1, and the targets are one row later.
+
+    `drawn` is the length before it was cut at the end of the data.
+    """
 
     start: int
     length: int  # number of rows of input; cut at the end of the data
@@ -194,7 +197,10 @@ def evaluate(
 # --- the loop -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Place:
-    """The position of a run in its training text."""
+    """The position of a run in its training text: the epoch in progress (from 1), and what is finished.
+
+    `chunk` counts the finished chunks of this epoch, `updates` the updates of all epochs.
+    """
 
     epoch: int = 1  # in progress, counted from 1
     chunk: int = 0  # number of finished chunks in this epoch
