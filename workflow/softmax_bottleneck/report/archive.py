@@ -33,7 +33,7 @@ CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
 INSTRUCTIONS = re.compile(r"\bcpu (\w+), ")  # of the state of a run
-USUAL = {"AVX512"}  # instruction set
+USUAL = {"AVX512"}  # the instruction set that the name of a machine leaves out
 Columns = dict[str, list[Any]]
 
 
@@ -154,27 +154,35 @@ class FinishedStudy:
 
 
 def from_results(folder: Path, name: str) -> FinishedStudy:
-    """Return the study of a results folder (DataError: a file is damaged or missing)."""
+    """Return the finished study of a results folder under the given unique name.
+
+    Raises:
+        DataError: a file is damaged or missing.
+    """
     content, found = artefacts.read_json(folder / CLAIMS_FILE), records.load(folder)
     return FinishedStudy(name, content["study"], name, machines(found), {}, content["claims"], found)
 
 
 def files() -> list[Path]:
-    """Return the files of all archives by name; a machine comes before the same with another instruction set."""
+    """Return the files of all archives, sorted by name without the ending: `demo-amd-epyc` before `...-epyc-avx2`."""
     return sorted(FOLDER.glob(f"*{ENDING}"), key=lambda path: path.name.removesuffix(ENDING))
 
 
 def called(file: Path) -> str:
-    """Return a file's path relative to the project's or the working folder, or only its name if it lies elsewhere."""
+    """Return a file's path relative to the project's folder or, failing that, to the working folder.
+
+    Return only the name of a file that lies in neither.
+    """
     full = file.resolve()
     homes = (home for home in (paths.ROOT, Path.cwd()) if full.is_relative_to(home))
     return next((full.relative_to(home).as_posix() for home in homes), file.name)
 
 
 def machines(found: records.Records) -> str:
-    """Return the machines of the runs as text: GPUs and processors, with instruction sets other than AVX-512.
+    """Return the machines of the runs as text: GPUs and processors, or `unknown`.
 
-    Another instruction set rounds differently, so a run has other bits: it counts as another machine.
+    An instruction set other than AVX-512 is named, as in `AMD EPYC (AVX2)`. It counts as another machine, because it
+    rounds differently, so that the same run gives different bits.
     """
 
     def name_of(machine: str) -> str:
@@ -190,8 +198,11 @@ def machines(found: records.Records) -> str:
 def write(study: Study, unfinished: bool = False) -> Path:
     """Write the archive of a study and return its path; the same results give the same bytes.
 
-    With `unfinished`, the archive of an unfinished study holds only its finished runs. The claims of all papers are
-    evaluated, including papers that the study's own report does not show.
+    The claims of all papers are evaluated, including papers that the study's own report does not show.
+
+    Args:
+        study: the study.
+        unfinished: if true, also write the archive of an unfinished study; it holds only the finished runs.
 
     Raises:
         IncompleteError: a planned run has not finished, and `unfinished` is false.
@@ -263,7 +274,11 @@ def columns_of(frame: pd.DataFrame) -> Columns:
 
 # --- reading --------------------------------------------------------------------------------------------------------
 def load_all() -> list[FinishedStudy]:
-    """Return all archived studies, sorted by name (UserError: a file is damaged or does not fit the format)."""
+    """Return all archived studies, sorted by name.
+
+    Raises:
+        UserError: a file is damaged or does not fit the format.
+    """
     return [load(path) for path in files()]
 
 
@@ -308,7 +323,9 @@ def archived_runs() -> list[ArchivedRun]:
 
 
 def find(name: str) -> list[FinishedStudy]:
-    """Return the archived study of a name, or the archives of a study on all kinds of hardware.
+    """Return the archived study with this unique name, or else all archives of the study with this name.
+
+    A unique name ends with the hardware. A study has one archive per kind of hardware.
 
     Raises:
         UserError: there is no such archive.

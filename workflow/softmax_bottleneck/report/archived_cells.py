@@ -13,12 +13,15 @@ from softmax_bottleneck.report.cells import Cell, Row, Section, Table
 from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
 from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
 
-Key = tuple[str, str, str]  # published corpus, row, column
+Key = tuple[str, str, str]  # published corpus, key of the row, heading of the column
 Rank = tuple[bool, int, float]  # of an archive: has the published setting, number of runs, parameters of the model
 
 
 def fill(table: Table, study: Study) -> Table:
-    """Return the table with the best archived value in every cell that has a published but no measured value."""
+    """Return the table with an archived value in every cell that has a published but no measured value.
+
+    The module's docstring has the order of preference among archives. A cell without a value in any archive stays empty.
+    """
     places = {section.dataset: published_corpus(study, section.dataset) for section in table.sections}
     best = best_cells(table.experiment.id) if any(cell.is_empty for _, _, _, cell in table.every_cell) else {}
 
@@ -32,7 +35,10 @@ def fill(table: Table, study: Study) -> Table:
 
 
 def published_corpus(study: Study, dataset: str) -> str:
-    """Return the published corpus that a dataset stands for, or the dataset's own name if there is none."""
+    """Return the published corpus that a dataset is or is a proxy for, or the dataset's own name if there is none.
+
+    A dataset that is not in the study is looked up among the bundled datasets.
+    """
     if dataset in study.datasets:
         return published_dataset(study.datasets[dataset])
     folder = PAPER_STUDY.parent
@@ -42,7 +48,10 @@ def published_corpus(study: Study, dataset: str) -> str:
 
 @cache
 def best_cells(experiment: str) -> dict[Key, Cell]:
-    """Return the best archived value of each cell of an experiment's table; cells that no archive has are left out."""
+    """Return {key: cell} of an experiment's table, with the preferred archived value of each cell.
+
+    Each cell names the study and hardware of its value. Cells that no archive has are left out.
+    """
     ranked: list[tuple[Rank, Key, Cell]] = []
     for archived in archive.load_all():
         study, found = study_of(archived.study), archived.records
@@ -67,9 +76,9 @@ def best_cells(experiment: str) -> dict[Key, Cell]:
 
 @cache
 def study_of(name: str) -> Study | None:
-    """Return the bundled study of a name, or None if no study of that name is bundled.
+    """Return the study of config/<name>.yaml, or None if there is no such file.
 
-    The experiments of the returned study are all tables for which `is_filled` is true.
+    Its experiments are replaced by all tables for which `is_filled` is true, whether or not the study shows them.
     """
     file = PAPER_STUDY.with_name(f"{name}.yaml")
     if not file.is_file():
@@ -81,6 +90,6 @@ def study_of(name: str) -> Study | None:
 
 @cache
 def is_filled(experiment: str) -> bool:
-    """Return True if an experiment is a table of measured and published numbers whose empty cells may be filled."""
+    """Return True if an experiment is a table of measured and published numbers, in which `fill` fills empty cells."""
     planned = load_experiment(experiment, PAPER_STUDY.parent)
     return planned.kind == "table" and planned.quotes and planned.view not in ("published-size", "search")

@@ -19,7 +19,10 @@ TIMES = ("ms", "s", "min")  # units of numbers that depend on the machine
 
 @dataclass(frozen=True)
 class PublishedCell:
-    """A published number with its standard deviation and number of runs, as printed."""
+    """A published number with its standard deviation and number of runs, as printed.
+
+    `sd` and `n` are empty if the paper does not print them.
+    """
 
     value: str
     sd: str = ""
@@ -109,7 +112,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """The measured mean with its standard deviation, or the label shown instead."""
+        """The measured mean with its standard deviation, or the label shown instead, or a dash if there is neither."""
         if self.measured is None:
             return self.label or numbers.DASH
         mean = self.format(self.measured.mean)
@@ -212,7 +215,10 @@ class Row:
 
     @property
     def archived(self) -> str:
-        """The name of the archived study from which all values of the row come; empty if there is no such study."""
+        """The name of the archived study that fills all empty cells of the row.
+
+        It is empty if the row has a measured value or a label, or if several studies, or none, fill the cells.
+        """
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
         is_measured = any(cell.measured or cell.label for cell in self.cells)
         return studies.pop() if len(studies) == 1 and not is_measured else ""
@@ -228,7 +234,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a table: rows and columns under one title, usually those of one corpus."""
+    """A part of a table: rows and columns under one title, usually those of one corpus.
+
+    Attributes:
+        dataset: the name of the corpus, or `synthetic`.
+        title: the text above the rows.
+        columns: the headings of the columns.
+        rows: the rows, with one cell per column.
+        note: a text below the rows.
+    """
 
     dataset: str
     title: str
@@ -241,12 +255,15 @@ class Section:
         return next((metric for row in self.rows if (metric := row.cells[column].definition)), None)
 
 
-Labels = Mapping[Any, str]  # of rows or columns, by key
-CellOf = Callable[[str, Any], Cell]  # of a row's and a column's key
+Labels = Mapping[Any, str]  # key of a row or column -> label
+CellOf = Callable[[str, Any], Cell]  # (key of a row, key of a column) -> cell
 
 
 def section(dataset: str, title: str, rows: Labels, columns: Labels, cell: CellOf, note: str = "") -> Section:
-    """Return a section with a cell for every row and column; `rows` and `columns` map keys to labels."""
+    """Return a section with a cell for every row and column.
+
+    `rows` and `columns` map keys to labels. `cell` returns the cell from the keys of its row and column.
+    """
     lines = (Row(row, label, tuple(cell(row, column) for column in columns)) for row, label in rows.items())
     return Section(dataset, title, tuple(columns.values()), tuple(lines), note)
 
@@ -280,7 +297,7 @@ class Table:
 
     @property
     def published_cells(self) -> tuple[int, int, int]:
-        """Counts of published cells: measured in this study, only in an archived study, and in no study."""
+        """The numbers of published cells measured in this study, only in an archived study, and in no study."""
         cells = [cell for *_, cell in self.every_cell if cell.is_published]
         archived, empty = (sum(map(bool, own)) for own in ([c.archived for c in cells], [c.is_empty for c in cells]))
         return len(cells) - empty, archived, empty - archived

@@ -39,15 +39,15 @@ BENCHMARKED = {"ss": "sigsoftmax", "lms-plif-frozen": "lms-plif"}  # names of he
 RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
 TIME = r.interval_rule(r.against("sec_per_epoch", "×"), (0, 0))  # only its number is used
 
-Entry = Mapping[str, Any]  # a conclusion as claims.json has it
-Tables = Mapping[str, pd.DataFrame]  # title -> texts, a column per study and corpus
+Entry = Mapping[str, Any]  # the verdict on a conclusion on one corpus, as in claims.json
+Tables = Mapping[str, pd.DataFrame]  # title -> table of texts with a column per study and corpus
 
 
 def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
-    """Return the finished studies that some names stand for.
+    """Return the finished studies that `names` refer to, in this order.
 
-    A name is that of a study, the folder of its results, or a folder that holds such folders. If there are no results,
-    the archived studies of that name are returned.
+    A name is that of a study, the folder of its results, or a folder that holds such folders. If a name has no results,
+    it refers to the archived studies of that name.
 
     Raises:
         UserError: a name has no finished study, or fewer than two studies are found in all.
@@ -67,6 +67,8 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 # --- the conclusions on the page -------------------------------------------------------------------------------------
 def overall(entries: Sequence[Entry]) -> str:
     """Return the overall verdict on one conclusion from the verdicts of several studies.
+
+    `entries` has one verdict per study and corpus. Each of them counts as a study in these rules:
 
     1. A study counts only if its premises hold; its verdict is then reproduced, not reproduced or undecided.
     2. Among these studies the best-powered ones decide: those with at least half as many units as the largest.
@@ -93,8 +95,18 @@ def units(entry: Entry) -> int:
 def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
     """Return the table of verdicts: a row per conclusion of the first study, and one or more columns per study.
 
-    A study has a column for each corpus on which it can test a conclusion. A conclusion that needs no corpus has one
-    cell that spans these columns. `titles` maps the key of a paper to the paper's title.
+    The first study has a column for each of its corpora. Another study has one for each corpus on which it can test a
+    conclusion, and is left out if there is none. A conclusion that needs no corpus has one cell per study, which spans
+    the columns of that study.
+
+    Args:
+        studies: the studies; the first one is that of the report.
+        titles: the title of each paper, by the key of the paper.
+
+    Returns:
+        A dict with three keys. `groups` lists the studies, with the titles of their columns under `places`. `parts`
+        lists the papers, each with `title` and `rows`. A row has the texts of a conclusion, its `overall` verdict and
+        its `cells`, as `_cells` yields them. `counts` lists (overall verdict, number of rows).
     """
     own = studies[0]
     names = dict.fromkeys(entry["id"] for entry in own.claims)
@@ -126,7 +138,18 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
 
 
 def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a study in the row of the conclusion `name`: one per corpus, or one that spans all corpora."""
+    """Yield the cells of one study in the row of one conclusion: one per corpus, or one that spans all corpora.
+
+    Args:
+        study: the study.
+        places: the corpora that are columns of the study.
+        name: the id of the conclusion.
+        is_own: True if the study is that of the report.
+
+    Yields:
+        A dict with `study` (study, hardware and corpus as text), `span` (number of columns), `entry` (of claims.json,
+        or None if the conclusion was not evaluated), `number` (the first number as text, or empty) and `is_own`.
+    """
     entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
     spans = {r.SYNTHETIC: len(places)} if r.SYNTHETIC in entries else dict.fromkeys(places, 1)
     for place, span in spans.items() if places else ():
@@ -149,6 +172,19 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     softmax and another head. A recommendation counts every corpus of natural text once, or synthetic languages if there
     is no other corpus. Sizes, ranks and times come from the first column, because they depend on the width of the
     network and on the machine. Memory is the memory of the head alone, benchmarked at the published size.
+
+    Returns:
+        A dict with `columns` (study, hardware and corpus of each column) and `rows`. A row has these keys:
+
+        * `label`: the label of the head.
+        * `cells`: a cell per column, as `_against_softmax` returns it.
+        * `compared`, `lower`, `higher`: the numbers of corpora with a comparison, with a significantly lower perplexity
+          than the softmax's, and with a significantly higher one.
+        * `text`: ` on natural text` if these numbers leave out synthetic languages, otherwise empty.
+        * `unlearned`: the number of runs that failed to learn.
+        * `first`: the numbers of `_sizes` for the first column, as texts.
+        * `memory`: the memory relative to the softmax, as text.
+        * `advice`: the recommendation, a key that the function `advice` returns.
     """
     columns = [(one, data) for one in studies for data in one.views if any(_model(data, models) for models in HEADS)]
     counted = {data.dataset for _, data in columns if not data.truth} or {data.dataset for _, data in columns}
@@ -180,14 +216,18 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
 
 def _model(data: r.CorpusData, models: Sequence[str]) -> str:
-    """Return the first of some models with a test perplexity, or "" if no such model or no softmax result exists."""
+    """Return the first of `models` that has a test perplexity; "" if none has, or if the softmax has none."""
     return next((model for model in models if all(data.values(own, TEST_PPL) for own in (model, SOFTMAX))), "")
 
 
 def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
-    """Return the cell of a model: the change in test perplexity against the softmax; for the softmax the mean itself.
+    """Return the cell of a model: its change in test perplexity relative to the softmax, or the softmax's own mean.
 
-    `sign` is -1 or 1 if the interval of the change lies below or above zero, else 0. The cell is empty without a model.
+    Returns:
+        A dict, empty if `model` is "". `value` and `n` are texts. `sign` is -1 or 1 if the whole interval of the change
+        lies below or above zero, else 0. Except for the softmax, there are also `interval` as text, `size` (parameters
+        relative to the softmax as text, empty for about the same size) and `unlearned`, the number of runs that failed
+        to learn.
     """
     if not model:
         return {}
@@ -207,7 +247,13 @@ def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
 
 
 def _sizes(data: r.CorpusData, model: str) -> dict[str, float | None]:
-    """Return a model's parameters and time per epoch relative to the softmax, and its ranks; empty without a model."""
+    """Return the size, time and ranks of a model on one corpus.
+
+    Returns:
+        A dict, empty if `model` is "". `size` and `time` are the parameters and the time per epoch relative to the
+        softmax. `least_time` is the lower end of the interval of `time`. `press` and `effective` are mean ranks. A
+        number is None or nan if it is unknown.
+    """
     if not model:
         return {}
     size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
@@ -225,6 +271,10 @@ def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
     worse: the perplexity is significantly higher in some study.
     unproven: the head has more parameters than the softmax, or a significantly longer time per epoch.
     free: none of the above.
+
+    Args:
+        counts: `lower`, `higher` and `unlearned`, as in the rows of `head_table`.
+        sizes: the numbers of `_sizes`; an unknown number counts as equal to the softmax's.
     """
     if counts["lower"] and counts["higher"]:
         return "mixed"
@@ -242,7 +292,7 @@ def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
 def memory() -> dict[str, float]:
     """Return the peak memory for the loss and gradients of each benchmarked head, relative to the softmax.
 
-    The benchmark measures the memory at the published size of Penn Treebank.
+    The benchmark measures the memory at the published size of Penn Treebank. Without a benchmark file, return {}.
     """
     rows = json.loads(BENCHMARKS.read_text(encoding="utf-8"))["heads"] if BENCHMARKS.is_file() else []
     peaks = {row["head"]: row["peak_mib"] for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")}
@@ -252,9 +302,10 @@ def memory() -> dict[str, float]:
 
 # --- tables on a terminal ---------------------------------------------------------------------------------------------
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
-    """Return the tables of claims and of heads, each with a column per study and corpus.
+    """Return the tables `Conclusions` and `Heads`, each with a column per study and corpus.
 
-    A cell has the verdict on a claim and its first number; or the means of HEAD_METRICS of a planned model, and its
+    The first row of both names the hardware. In `Conclusions`, a row is a claim that some study can test, and a cell
+    has the verdict and the first number. In `Heads`, a row is a model, and a cell has the means of HEAD_METRICS and the
     numbers of finished and planned runs.
     """
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}

@@ -39,11 +39,11 @@ LEARNED = {"lms": "LMS", "lms-plif": "LMS-PLIF"}
 CLOSING = ("truth-closes-gap", "truth-rank-is-not-enough")  # claims on the KL gap that heads close
 LITTLE = 5.0  # percent: a smaller gain in perplexity, or share of the KL gap, is little
 SAME_RANK = (0.8, 1.25)  # ratios of ranks between which they are the same
-HALF = 0.5  # of a gain is much of it
-BOUNDS = {"little": f"{LITTLE:g}", "factor": f"{SAME_RANK[1]:g}"}  # in the sentences
-MOST_ROWS = 8  # of a figure
+HALF = 0.5  # share of a gain from which on it counts as much of the gain
+BOUNDS = {"little": f"{LITTLE:g}", "factor": f"{SAME_RANK[1]:g}"}  # for placeholders of report/findings.yaml
+MOST_ROWS = 8  # of a figure; further rows are not drawn
 PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
-SMALLEST = 1e-9  # on a log axis
+SMALLEST = 1e-9  # the smallest value on a log axis
 CHANGE = "change in test perplexity against Softmax, %"  # an axis
 BETTER = r.better()
 RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is used
@@ -168,7 +168,10 @@ class Comparison:
         return math.inf if low is None or high is None else high - low
 
     def quoted_first(self) -> tuple[bool, float]:
-        """Return a key that sorts natural text before synthetic languages, and narrow intervals before wide ones."""
+        """Return a sort key that puts natural text before synthetic languages, then narrow intervals before wide ones.
+
+        The comparison with the smallest key gives the finding its main number.
+        """
         return bool(self.data.truth), self.width()
 
     def is_below(self, bound: float) -> bool:
@@ -190,11 +193,17 @@ class Comparison:
 def comparisons(
     studies: Sequence[FinishedStudy], models: str, baseline: str, rule: r.Rule, most: float = r.SAME_SIZE
 ) -> list[Comparison]:
-    """Return the comparison of a model with a baseline by a rule, for each corpus of the studies.
+    """Return the comparison of a model with a baseline for each corpus on which both have runs.
 
-    `models` are alternatives, separated by |. The first alternative counts that has runs and whose number of parameters
-    differs from the baseline's by at most the share `most`. If several studies have a corpus, the comparison with the
-    narrowest interval counts.
+    If several studies have a corpus, the comparison with the narrowest interval counts.
+
+    Args:
+        studies: the studies.
+        models: alternative names of the model, separated by `|`. The first counts that has runs, of which none failed
+            to learn, and about the baseline's size.
+        baseline: the name of the baseline.
+        rule: the rule whose quantity is compared; its verdict is not used.
+        most: the largest allowed relative difference in the number of parameters.
     """
     best: dict[str, Comparison] = {}
     for study, place, data in _places(studies):
@@ -208,7 +217,8 @@ def comparisons(
 def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
     """Yield (study name, corpus title without a leading "The", records) for each corpus of each study.
 
-    Of a study on several machines, the first counts: the narrowest interval among repetitions would be a selection.
+    If a study was run on several machines, only its first occurrence in `studies` counts. To choose the narrowest
+    interval among repetitions would be a selection.
     """
     first = {study.study: study for study in reversed(studies)}
     for study in (one for one in studies if first[one.study] is one):
@@ -229,9 +239,9 @@ def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> b
 
 # --- the findings ---------------------------------------------------------------------------------------------------
 def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding on whether the Press rank of any run of a log-linear head exceeds d + 2 (d: embedding size).
+    """Return the finding that no run of a log-linear head has a Press rank above d + 2 (d: embedding size).
 
-    A run that several studies share counts once on each machine.
+    A run that several studies share counts once on each machine. Return None if no run of such a head has a rank.
     """
     every = pd.concat([study.records.rows.assign(machine=study.hardware) for study in studies])
     run = ["run_id", "machine"]
@@ -258,9 +268,11 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding on whether fixed pointwise heads, which have higher ranks than the softmax, also fit better.
+    """Return the finding that fixed pointwise heads, which have higher ranks than the softmax, do not fit better.
 
-    They fit better if their perplexity is lower, or if they close the KL gap of the softmax to known distributions.
+    The finding fails if the whole interval of a head's change in perplexity lies below -LITTLE percent. It also fails
+    if, in fits to known distributions, the interval of the share of the softmax's KL gap that a head closes lies above
+    LITTLE percent. Return None if no study compares ranks.
     """
     found = [(label, one) for model, label in FIXED.items() for one in comparisons(studies, model, "softmax", BETTER)]
     ratios = [one.number.value for model in FIXED for one in comparisons(studies, model, "softmax", RANK_RATIO)]
@@ -286,9 +298,11 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding on whether MoS on LSTMs has a lower perplexity than a softmax of the same size.
+    """Return the finding that MoS on LSTMs has a lower perplexity than a softmax of the same size.
 
-    It rests on natural text if there is any; the figure also shows synthetic languages and Transformers.
+    The finding holds if the perplexity is significantly lower on at least one corpus, and significantly higher on none.
+    Only natural text counts, if there is any; the figure also shows synthetic languages and Transformers. Return None
+    if no study compares the two.
     """
     lstms = comparisons(studies, "mos-equal|mos", "softmax", BETTER)
     others = comparisons(studies, "transformer-mos", "transformer", BETTER)
@@ -321,14 +335,19 @@ class Mixtures:
 
 
 def _share(moc: float, mos: float) -> float:
-    """Return MoC's gain as a share of MoS's, or 0 if MoS gains nothing: a NaN would slip through a minimum."""
+    """Return MoC's gain as a share of MoS's, or 0 if MoS gains nothing.
+
+    The result is never nan, because `min` and `max` may ignore a nan.
+    """
     return moc / mos if mos > 0 else 0.0
 
 
 def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures]], dict[str, float]]:
-    """Return, by corpus, MoC and MoS at every learning rate, and MoC's share of the gain with each head at its best.
+    """Return the comparisons of MoC and MoS with the softmax by corpus, and MoC's share of the gain by corpus.
 
-    Heads that differ in size and heads with runs that failed to learn are left out.
+    The first dict has the comparisons at every learning rate. The second has the gain of MoC as a share of the gain of
+    MoS, each head at the learning rate at which its mean test perplexity is lowest. Heads that differ in size from the
+    softmax and heads with runs that failed to learn are left out.
     """
     found: dict[str, list[Mixtures]] = {}
     lowest: dict[tuple[str, str], float] = {}  # mean test perplexity by corpus and head
@@ -347,11 +366,13 @@ def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures
 
 
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding on how much of the gain of MoS over the softmax remains with MoC, which has a low rank.
+    """Return the finding that much of the gain of MoS over the softmax remains with MoC, which has a low rank.
 
     All three heads have the same size. On every corpus (of natural text, if there is any) they are compared twice: all
     heads at the best learning rate of MoC, and each head at its own best learning rate. Corpora on which the interval
-    of MoC against the softmax contains 0 are shown, but decide nothing.
+    of MoC against the softmax contains 0 are shown, but decide nothing. The finding holds if, on every other corpus,
+    MoC has a significant gain, and at least the share HALF of the gain of MoS in both comparisons. Return None if no
+    corpus is left.
     """
     found, own_shares = _mixtures(studies)
     best = [min(own, key=lambda one: one.moc.data.mean(one.moc.models[0], TEST_PPL)) for own in found.values()]
@@ -388,9 +409,11 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding on whether LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
+    """Return the finding that LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
 
-    If a study varies the number of pieces of the function, the figure shows the ranks by that number.
+    The finding holds if the interval of the ratio of ranks lies within SAME_RANK, and is open if the interval lies
+    partly within. Comparisons in which a rank is close to its largest possible value are left out; return None if none
+    is left. If a study varies the number of pieces of the function, the figure shows the ranks by that number.
     """
     every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]
@@ -416,12 +439,18 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 IN_ORDER = (rank_bound, rank_is_not_the_lever, mixtures_are, rank_or_mixture, rank_of_plif)
 FINDINGS = {find.__name__.replace("_", "-"): find for find in IN_ORDER}  # named as in report/findings.yaml
-DECIDING = ("rank-is-not-the-lever", "rank-or-mixture")  # of the answer
+DECIDING = ("rank-is-not-the-lever", "rank-or-mixture")  # the findings that must hold for the answer
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------
 def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
-    """Return the question, its answer, and every finding that the studies have evidence for, as texts and figures."""
+    """Return the question, its answer, and every finding that the studies have evidence for.
+
+    Returns:
+        A dict with the texts `question` and `answer`, and the list `findings`. A finding has: `id`, `title`,
+        `sentence`, `number`, `details`, `overturn` (what result would refute it) as texts; `studies` and `claims` as
+        lists of names; and its figure as `svg`, with the texts `axis` and `alt`.
+    """
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(studies))}
     is_answered = all(name in found and found[name].holds for name in DECIDING)
     printed = []

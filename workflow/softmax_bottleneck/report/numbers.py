@@ -7,8 +7,8 @@ DASH = "—"
 MINUS = "−"  # the true minus sign
 SMALLEST_DECIMAL_P = 0.001  # below it decimals would show nothing
 SMALLEST_P = 1e-300  # below it float64 has no digits left
-MIN_POINTS = 8  # of a correlation
-MOST_DECIMALS = 8  # a number that needs more is zero
+MIN_POINTS = 8  # of a correlation; with fewer there is none
+MOST_DECIMALS = 8  # a number that needs more is printed as zero
 SEEDS_NAMED = 4  # in a cell; more are counted
 ANGLES = str.maketrans("<>", "‹›")  # `</script>` in a label would end an inline script
 

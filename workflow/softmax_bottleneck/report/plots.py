@@ -1,7 +1,7 @@
 """The shared parts of all figures: palette, panels and legends, notes on which runs are drawn, and SVG.
 
-The same input gives the same bytes, because an SVG has no dates, fixed ids, and text as outlines. Every SVG has a style
-sheet with dark colours for browsers in dark mode.
+The same input gives the same bytes, because an SVG has fixed ids and no date, and text is drawn as outlines. Every SVG
+has a style sheet with dark colours for browsers in dark mode.
 """
 
 import hashlib
@@ -117,7 +117,7 @@ def empty(axes: Axes, text: str) -> None:
 
 
 def only_text(text: str, data: pd.DataFrame) -> Drawing:
-    """Return a drawing that shows a text instead of a plot."""
+    """Return a drawing that shows a text instead of a plot; `data` are the numbers for the CSV of the figure."""
     canvas, ((axes,),) = panels(1, 1, 8.6, 0.3)
     empty(axes, text)
     return Drawing(canvas, data)
@@ -130,9 +130,15 @@ DrawRow = Callable[[NDArray[Any], str, pd.DataFrame], None]  # fills the panels 
 def by_corpus(
     source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "", *, has_legend: bool = False
 ) -> Drawing:
-    """Draw a row of panels per corpus, which `draw` fills; a corpus without data shows a text instead.
+    """Return a drawing with a row of panels per corpus; a corpus without data shows a text instead.
 
-    With `has_legend`, a legend names the models. The default note tells how many runs are drawn.
+    Args:
+        source: the experiment and its records.
+        data: the numbers to draw, with the columns `dataset` and `model`.
+        size: panels per row, and their width and height in inches.
+        draw: fills the panels of a corpus from (panels, corpus, rows of `data` of this corpus).
+        note: the note of the drawing; by default a sentence on how many runs are drawn.
+        has_legend: True for a legend with the models.
     """
     frames = {dataset: data[data["dataset"] == dataset] for dataset in source.corpora}
     frames = {dataset: own for dataset, own in frames.items() if dataset in source.datasets or len(own)}
@@ -179,6 +185,13 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
     """Draw, for each model, a thick line for the mean over seeds, and the seeds as thin lines or dots.
 
     The line of the mean covers the values of `x` that all seeds reach.
+
+    Args:
+        axes: the panel.
+        data: the numbers to draw, with the columns `model`, `seed`, `x` and `y`.
+        x, y: the names of the columns to draw.
+        looks: the models and their styles.
+        dots: True to draw the seeds as dots.
     """
     for model, style in looks.items():
         own = data[data["model"] == model]
@@ -192,7 +205,10 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
-    """Draw a table as a heat map in shades of blue with a number in every square; `form` formats the numbers."""
+    """Draw a table as a heat map in shades of blue with a number in every square.
+
+    `form` is the format of the numbers, such as `.2f`. `look` are further options of `seaborn.heatmap`.
+    """
     blues = sns.color_palette("blend:#eef3f9,#69a5ea", as_cmap=True)
     fixed: dict[str, Any] = {"cmap": blues, "vmin": 0, "annot": True, "cbar": False, "linecolor": LIGHT.paper}
     sns.heatmap(table, ax=axes, fmt=form, annot_kws={"color": "#10151b"}, **fixed, **look)

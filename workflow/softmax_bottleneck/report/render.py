@@ -28,7 +28,7 @@ from softmax_bottleneck.study import Study, did_you_mean, load_experiment
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
 SOURCE_TITLES = {name: about["title"] for name, about in CHAPTERS.items()}
-ARCHIVED = ("published-size", "published-size-spectra")
+ARCHIVED = ("published-size", "published-size-spectra")  # experiments that show archived runs
 STAGE_WORDS = {"": "", "finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # stages after training
 SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # metric -> decimals
 NO_COUNTERPART = "no published run of this model"
@@ -74,9 +74,17 @@ def render(study: Study, folder: Path) -> None:
 def page_of(
     study: Study, found: records.Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the data of the page besides tables and figures: findings, conclusions, lists of runs, provenance.
+    """Return the data of the page besides the overview: findings, conclusions, chapters, lists of runs, provenance.
 
-    `judged` are the study's claims with their verdicts.
+    Args:
+        study: the study.
+        found: the records of the study.
+        entries: what the page shows around each table and figure, such as title, caption and note.
+        judged: the entries of the study's claims.json.
+
+    Returns:
+        The keys of page.json, which report/template.html.j2 reads. `answer` is None for a study of a user's own texts,
+        and `conclusions` is None if no claim was evaluated.
     """
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     own = finished_study(study, found, judged)
@@ -109,9 +117,10 @@ def heads_of(study: Study) -> dict[str, str]:
 
 
 def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the chapters with their tables and figures.
+    """Return the chapters that have at least one table or figure to show.
 
-    A table or figure that the study cannot show is listed in `absent` of its chapter, under the reason.
+    A chapter is a dict with `id`, `title`, `about`, `entries` (its tables and figures) and `absent` (reason -> tables
+    and figures that the study cannot show for this reason).
     """
     parts: dict[str, dict[str, Any]] = {name: {"entries": [], "absent": {}} for name in CHAPTERS}
     for entry in entries:
@@ -123,7 +132,11 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def gaps(study: Study, found: records.Records) -> list[str]:
-    """Return a line of text per group of incomplete runs, and per experiment without results of the synthetic step."""
+    """Return lines of text on what is missing.
+
+    There is a line per group of incomplete runs with the same model, state and reason, and a line per experiment whose
+    numbers the step `synthetic` has not computed yet.
+    """
     every, lines = with_stages(found), []
     keys = ("dataset", "model", "stage", "state", "reason")
     for (dataset, model, stage, state, reason), group in records.groups(every[every["state"] != "ok"], *keys):
@@ -143,7 +156,13 @@ def with_stages(found: records.Records) -> pd.DataFrame:
 
 
 def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
-    """Return the planned runs by corpus and model, as texts for the page. Models with incomplete runs come first."""
+    """Return the planned runs by corpus and model for the page. Models with incomplete runs come first.
+
+    Returns:
+        A list with a dict per corpus: `title`, the numbers of `complete` and `planned` training runs, and `models`. A
+        model has `id`, `label`, `key` (its name), `unlike_published` (as the function of this name returns it) and
+        `runs`, whose values are all texts.
+    """
     parts = []
     for (dataset,), states in records.groups(with_stages(found), "dataset"):
         models: list[dict[str, Any]] = []
@@ -169,7 +188,10 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
 
 
 def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
-    """Return a line per setting of a model that differs from config/paper.yaml: `hidden_size 96, published 1150`."""
+    """Return a line per setting of a model that differs from config/paper.yaml: `hidden_size 96, published 1150`.
+
+    Return [NO_COUNTERPART] if the study or config/paper.yaml has no run of this model on this corpus.
+    """
     published, paper = published_dataset(study.datasets[dataset]), paper_study()
     sides = ((study.runs, dataset), (paper.runs if paper else (), published))
     runs = [next((r for r in runs if (r.dataset, r.model) == (place, model)), None) for runs, place in sides]
@@ -229,6 +251,7 @@ def facts_of(study: Study, found: records.Records) -> list[tuple[str, str]]:
 
 
 def _distinct(values: Iterable[object]) -> str:
+    """Return the distinct values as text, or `no run has finished` if there are none."""
     return "; ".join(dict.fromkeys(str(value) for value in values if value)) or "no run has finished"
 
 

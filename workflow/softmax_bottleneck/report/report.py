@@ -41,7 +41,7 @@ def environment() -> jinja2.Environment:
 def data_address(kind: str, text: str) -> str:
     """Return text as a `data:` address that may stand in an HTML attribute in double quotes without further escapes.
 
-    The text is percent-encoded, which is a fifth shorter than base64.
+    `kind` is the MIME type, such as `text/csv`. The text is percent-encoded, which is a fifth shorter than base64.
     """
     return Markup(f"data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}")
 
@@ -49,16 +49,21 @@ def data_address(kind: str, text: str) -> str:
 def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file: str = "") -> str:
     """Return a small HTML page with only this table.
 
-    If `heads` (model -> head) is given, the counts of runs link to the report's list of runs. `study_file` appears in
-    the commands that print a number's origin.
+    Args:
+        table: the table.
+        heads: model -> head. If given, the counts of runs link to the report's list of runs.
+        study_file: the path of the study file, as the page prints it in the commands that look up a number's origin.
     """
     return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
 
 
 def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
-    """Write index.html from the rendered tables and figures in `folder` into `out`, or folder/report; return its path.
+    """Write the page index.html from the files that `render` wrote, and return its path.
 
-    With `reload_s`, the page is marked as that of a running study, and browsers reload it after that many seconds.
+    Args:
+        folder: the study's folder, with the rendered tables and figures.
+        reload_s: if given, the page is marked as that of a running study, and browsers reload it after so many seconds.
+        out: the folder to write into; by default folder/report.
 
     Raises:
         DataError: one of the rendered files is damaged.
@@ -80,7 +85,15 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
 
 
 def _embed(entry: dict[str, Any], folder: Path) -> None:
-    """Add the parts that the page embeds: a table's HTML rows or a figure's data address, and the CSV's address."""
+    """Add to `entry`, in place, the parts of its table or figure that the page embeds.
+
+    The added keys are `data` (the CSV as a data address) and, for a table, `html` (its HTML, escaped). For a figure
+    they are `data`, `image` (the SVG as a data address), and `width` and `height` in pixels.
+
+    Args:
+        entry: a table or figure of page.json, with `kind` and `id`.
+        folder: the study's folder, with the rendered files.
+    """
     path = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
     entry["data"] = data_address("text/csv", artefacts.read_text(path))
     if entry["kind"] == "table":

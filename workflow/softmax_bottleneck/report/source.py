@@ -31,7 +31,7 @@ QUOTED = {
     "moc-yang2018": "MoC (as printed by Yang et al. 2018)",
 }
 NOT_IN_STUDY, BY_PAPER = "not in this study", "quoted by the paper itself"  # reasons of empty cells
-OF_OPTIMIZERS = {"switch_after_epoch": "et-asgd", "nonmonotone_window": "nt-asgd"}  # settings that one alone has
+OF_OPTIMIZERS = {"switch_after_epoch": "et-asgd", "nonmonotone_window": "nt-asgd"}  # settings of one optimizer alone
 
 
 def _known_metric(name: str) -> str:
@@ -48,7 +48,11 @@ MetricName = Annotated[str, AfterValidator(_known_metric)]  # as an option of a 
 # --- published numbers and settings ---------------------------------------------------------------------------------
 @cache
 def read_published(names: tuple[str, ...]) -> pd.DataFrame:
-    """Return the rows of files in report/published, with every value as text. An unknown file raises UserError."""
+    """Return the rows of files in report/published, with every value as text.
+
+    Raises:
+        UserError: there is no such file.
+    """
     known = [path.name for path in PUBLISHED.glob("*.csv")]
     if unknown := next((name for name in names if name not in known), None):
         raise UserError(f"published: no file {PUBLISHED / unknown}{did_you_mean(unknown, known)}")
@@ -77,7 +81,8 @@ def same_setting(run: Run) -> bool:
 def label(study: Study, model: str) -> str:
     """Return the label of a model in tables and figures: the study's own, or that of config/paper.yaml or of a head.
 
-    If an earlier model of the study has the same label, the key is appended: `Softmax (kanai-softmax)`.
+    A model without any label is shown by its name. If an earlier model of the study has the same label, the name is
+    appended: `Softmax (kanai-softmax)`.
     """
     heads = {name: head.label for name, head in declarations().items()}
     known = ChainMap(dict(study.labels), QUOTED, dict(paper_study().labels), heads)
@@ -87,7 +92,10 @@ def label(study: Study, model: str) -> str:
 
 
 def exact_value(results: records.Records, dataset: str, metric: str) -> float | None:
-    """Return an exact property of a synthetic language from the records of any run; None if there is no run yet."""
+    """Return an exact property of a synthetic language, such as its entropy; None if there is no run yet.
+
+    The property has the same value in the records of every run on the language.
+    """
     rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
     return None if rows.empty else float(rows["value"].iloc[0])
 
@@ -97,6 +105,8 @@ class Source:
     """An experiment of a study with the records and the published numbers from which its table or figure is made.
 
     Attributes:
+        study, experiment, records: the study, its experiment, and the records of the study.
+        published: the rows of the experiment's files in report/published, with every value as text.
         datasets: the experiment's corpora.
         corpora: the same, followed by the corpora of the published table that this study lacks.
         models: the experiment's models and their labels.
@@ -168,11 +178,11 @@ class Source:
 
     # --- runs and their numbers ---
     def runs(self, dataset: str, model: str) -> list[Run]:
-        """Return the runs of a model on a corpus that this experiment needs, in the plan's order."""
+        """Return the runs of a model on a corpus that this experiment needs, in the study's order; empty if none."""
         return self._runs.get((dataset, model), [])
 
     def runs_on(self, dataset: str) -> list[Run]:
-        """Return the runs of all models on a corpus that this experiment needs, in the plan's order."""
+        """Return the runs of all models on a corpus that this experiment needs, in the study's order."""
         return [run for run in self.study.runs_of(self.experiment) if run.dataset == dataset]
 
     def planned(self, dataset: str, model: str) -> list[int]:
@@ -182,7 +192,16 @@ class Source:
     def values(
         self, dataset: str, model: str, metric: str, condition: str = "", *, learned: bool = False
     ) -> dict[int, float]:
-        """Return {seed: measured value} of a metric; with `learned`, only of runs better than a unigram model."""
+        """Return {seed: measured value} of a metric over the runs that this experiment needs.
+
+        Args:
+            dataset: the corpus.
+            model: the model.
+            metric: the metric.
+            condition: empty for the metric after training, `finetuned` or `dynamic` for the metric after this stage, or
+                one of several measurements of a run, such as `benchmark=WS-353`.
+            learned: if true, leave out runs that are no better than a unigram model.
+        """
         values = self.records.values(dataset, model, metric, condition)
         unlearned = self.records.unlearned if learned else {}
         seeds = self.planned(dataset, model)
@@ -208,6 +227,12 @@ class Source:
         """Return the reasons why planned seeds are not in `have`, such as `seed 3 diverged` or `seeds 4, 5 missing`.
 
         A model without planned seeds has one reason, such as `not in this study`.
+
+        Args:
+            dataset: the corpus.
+            model: the model.
+            have: the seeds that have a number.
+            stage: the stage whose states are given as reasons: empty for training, `finetuned` or `dynamic`.
         """
         planned, have = self.planned(dataset, model), set(have)
         if not planned and model in self.study.labels and dataset in self.study.datasets:
@@ -231,8 +256,8 @@ class Source:
     ) -> PublishedCell | None:
         """Return the published number of a model's metric on a published corpus; None if there is none.
 
-        The experiment's `published_rows` may give the model another name. `filters` are regular expressions by column
-        of report/published.
+        The experiment's `published_rows` may give the model another name there. `filters` maps columns of the files in
+        report/published to regular expressions that the row must match. By default all rows of the metric count.
 
         Raises:
             UserError: two different published numbers match, because the filters are too wide.
@@ -250,11 +275,20 @@ class Source:
 
     # --- cells ---
     def column_labels(self, columns: Iterable[Column]) -> dict[int, str]:
-        """Return {index of a column: heading}; without a label of its own, a column has its metric's label."""
+        """Return {index of a column, from 0: heading}; without a label of its own, a column has its metric's label."""
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
     def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return the cell of a metric with its published number and without a measured number."""
+        """Return the cell of a model and a metric with its published number only, to be filled in by the caller.
+
+        Args:
+            dataset: the corpus.
+            model: the model.
+            column: the column, which names the metric and its stage.
+            condition: one of several measurements of a run, such as `benchmark=WS-353`. The condition of the published
+                number must then be this text, or begin with this text and a semicolon. By default, only the filters of
+                the column choose the published number.
+        """
         filters = dict(column.published)
         if condition:
             filters["condition"] = f"^{re.escape(condition)}(?:;|$)"
@@ -269,7 +303,10 @@ class Source:
         )
 
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return the cell of a metric with its published number and the mean over the finished runs."""
+        """Return the cell of a model and a metric with its published number and the mean over the finished runs.
+
+        `condition` is as in `blank`; by default, the mean is over the numbers of the column's stage.
+        """
         blank = self.blank(dataset, model, column, condition)
         values = self.values(dataset, model, column.metric, condition or column.stage)
         if column.metric == metrics.PARAMETERS_MILLIONS and len(set(values.values())) == 1:
