@@ -20,7 +20,7 @@ Rank = tuple[bool, int, float]  # of an archive: has the published setting, numb
 def fill(table: Table, study: Study) -> Table:
     """Return the table with an archived value in every cell that has a published but no measured value.
 
-    The module's docstring has the order of preference among archives. A cell without a value in any archive stays empty.
+    The module's docstring has the order of preference among archives. A cell that no archive has stays empty.
     """
     places = {section.dataset: published_corpus(study, section.dataset) for section in table.sections}
     best = best_cells(table.experiment.id) if any(cell.is_empty for _, _, _, cell in table.every_cell) else {}
