@@ -117,8 +117,8 @@ def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> ND
 def unigram_perplexity(corpus: Corpus) -> float:
     """Return the test perplexity of a unigram model, P(w) = (c(w) + 1) / (T + V) (Laplace's rule).
 
-    c(w) is the count of w among the T tokens of train, and V is the vocabulary size.
-    The predicted tokens are all test tokens after the first, as for a model that reads the whole test text.
+    c(w) is the count of w among the T tokens of train, and V is the vocabulary size. The predicted tokens are all test
+    tokens after the first, as for a model that reads the whole test text.
     """
     return float(np.exp(-np.log(_unigram_law(corpus)[corpus.test[1:]]).mean()))
 

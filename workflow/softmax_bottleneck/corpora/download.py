@@ -135,8 +135,8 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
     Args:
         files: files to fetch.
         folder: destination; created if missing.
-        mirror: folder with files of the same names, which is tried first.
-        how: limits of the transfer.
+        mirror: folder with files of the same names, tried first for files that have addresses (default: no mirror).
+        how: limits of the transfer (default: those of `Transfer`).
 
     Raises:
         DataError: every source of a file failed, or gave a file with another size or hash than declared.

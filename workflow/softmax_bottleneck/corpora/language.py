@@ -263,7 +263,8 @@ class Language:
 
         The range of similarities (see `similarity_VV`) is divided into `strata` intervals of equal length. From each
         interval, n_pairs / strata pairs are sampled, rounded up, so that similar and dissimilar pairs both occur. An
-        interval with fewer pairs contributes all of them. `<eos>` is left out. The sample depends on `seed` only.
+        interval with fewer pairs contributes all of them. `<eos>` is left out. The same language and arguments always
+        give the same pairs.
         """
         first, second = np.triu_indices(len(self.words), k=1)
         first, second = first[first > 0], second[first > 0]

@@ -14,7 +14,11 @@ SHARE = 0.1  # largest share of common lines without a warning; in Penn Treebank
 
 
 def split_overlap_warnings(corpus: Corpus) -> list[str]:
-    """Return a warning for each pair of splits that share many lines, and for a split with more tokens than train."""
+    """Return warnings about suspicious splits; the list is empty if there are none.
+
+    There is a warning for each pair of splits whose `overlap` is more than SHARE, and for valid or test if it has more
+    tokens than train.
+    """
     warnings = [
         f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more stand in {other} too"
         for split, other in (("valid", "train"), ("test", "train"), ("test", "valid"))

@@ -39,7 +39,7 @@ def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.de
 
     Args:
         name: `cpu`, `cuda`, or `auto` (a GPU if there is one, else the CPU).
-        say: prints a line while all GPUs are leased (default: prints nothing).
+        say: prints a line when a wait for a GPU begins (default: prints nothing).
 
     Raises:
         UserError: `name` is `cuda` and there is no GPU.

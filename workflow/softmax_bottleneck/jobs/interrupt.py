@@ -32,7 +32,8 @@ MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that shor
 class StoppedError(errors.BusyError):
     """The error that ends a process which was told to stop and has saved its state.
 
-    `exit_code` is that of the cause: a signal, or 75 for the causes in the module's docstring.
+    `exit_code` tells the cause (see the module's docstring). If child processes ended early, it is the exit code of one
+    of them.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:

@@ -53,7 +53,7 @@ class Job:
         numerics: context manager that sets threads and determinism.
         owned: folder of the lease (None: `folder`). Jobs that write to a common folder give that folder, so that only
             one of them works at a time.
-        files: other output files, which are removed when the work starts over.
+        files: other output files, which are removed when the work starts over (`Options.restart`).
         is_whole: function that gets the record of a finished job and checks the other output files. If it returns
             False, the work is done again; an error that it raises ends the call (default: returns True).
     """

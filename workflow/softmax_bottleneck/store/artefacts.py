@@ -1,7 +1,8 @@
 """Reading and writing of result files, with a hash for every file; no other module knows the formats.
 
 Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file.
-Every read checks this hash, so that a truncated or damaged file raises an error and never yields a number.
+Every read checks this hash, so that a truncated or damaged file raises an error and never yields a number. The only
+exceptions are logs while they are being written (`append_line`, `read_lines`).
 """
 
 import errno

@@ -98,7 +98,8 @@ class _Model:
     """The FLOP that the forward pass of one model needs per token.
 
     Attributes:
-        vocabulary: FLOP of the matrix products with the output matrix [vocabulary_size, embedding_size].
+        vocabulary: FLOP of the products with the output matrix [vocabulary_size, embedding_size], one product per
+            component of a mixture.
         network: FLOP of all other matrix products.
     """
 
@@ -141,7 +142,7 @@ def evaluation_hours(
     Args:
         wanted: the dynamic evaluation.
         parameters: number of trainable parameters of the model.
-        tokens: number of tokens per split of the corpus.
+        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
         vocabulary_size: number of word types of the corpus.
 
     Returns:
@@ -223,7 +224,7 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
     Args:
         run: the run with its settings.
         parameters: number of trainable parameters.
-        tokens: number of tokens per split of the corpus.
+        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
         vocabulary_size: number of word types of the corpus.
         tracked: True if the run keeps weights during training and their ranks are measured.
     """

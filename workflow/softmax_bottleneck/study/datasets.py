@@ -122,7 +122,7 @@ class Dataset:
     wordsim: schema.Name | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if only some of several keys that require each other are set."""
+        """Raise ValueError if a key is set without another key or value that it requires."""
         if len({self.base is None, self.vocabulary_size is None, self.train_tokens is None}) > 1:
             raise ValueError("base, vocabulary_size and train_tokens belong together: a corpus cut from another")
         if (self.kind == "language") != (self.language is not None):

@@ -45,7 +45,7 @@ class Head:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of the package that compute this head, with those of heads named in `pointwise` and `prior`."""
+        """The modules of the package that compute this head and the heads that its `pointwise` and `prior` name."""
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{registry.module_path(name).stem}" for name in names))
 
@@ -130,8 +130,10 @@ class Schedule:
         max_length_delta: difference of the longest chunk length and `bptt` (max_seq_len_delta).
         clip: largest global norm of the gradient (clip).
         weight_decay: L2 penalty inside the optimiser (wdecay).
-        activation_penalty: weight of AR, the penalty on outputs of the last layer after dropout (alpha).
-        temporal_penalty: weight of TAR, the penalty on differences of successive outputs (beta).
+        activation_penalty: weight of activation regularisation (AR), the penalty on the squared outputs of the last
+            layer after dropout (alpha).
+        temporal_penalty: weight of temporal activation regularisation (TAR), the penalty on the squared differences of
+            successive outputs of the last layer (beta).
         epochs: number of passes over the training text (epochs).
         switch_after_epoch: for `et-asgd`, the last epoch of plain SGD.
         nonmonotone_window: for `nt-asgd`, the number of epochs without improvement before averaging starts; for

@@ -78,9 +78,10 @@ class Study:
 
     @cached_property
     def digest(self) -> str:
-        """The first 12 hex digits of a hash of all that the study plans, and of its title, description and labels.
+        """The first 12 hex digits of a hash of all that the report depends on apart from results.
 
-        If it changes, tables and report are recomputed.
+        It covers the experiments with their runs, later stages and fits, the datasets, and the study's title,
+        description and labels. If it changes, tables and report are recomputed.
         """
         shown = [[dataclasses.asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
@@ -142,7 +143,10 @@ class Study:
     # --- what to compute, without repetitions
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """The runs to train: those that at least one experiment includes, each listed once, without duplicates."""
+        """The runs to train: those that at least one experiment includes.
+
+        If several models share a run, it is listed only once, under the first of them (`Run.duplicate_of`).
+        """
         paths = {run.path for run in self.shown}
         return tuple(run for run in self.runs if not run.duplicate_of and run.path in paths)
 

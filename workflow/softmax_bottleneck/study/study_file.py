@@ -233,7 +233,12 @@ class Model:
 
 
 def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], where: str) -> dict[str, list[Model]]:
-    """Return {entry under `models`: its models}; an entry without a grid is one model.
+    """Return {name under `models`: the models of this entry}; an entry without a grid is one model.
+
+    Args:
+        entries: the entries under `models` of a study.
+        datasets: all datasets of the study, on which models without `datasets` are trained.
+        where: the study's file, for error messages.
 
     Raises:
         UserError: a head or a model under `like` is unknown, models inherit from each other in a circle, a value of a
@@ -364,7 +369,7 @@ class Layer:
 
 @schema.section
 class ExperimentChanges:
-    """The changes that a study makes to an experiment.
+    """The changes that a study makes to an experiment. A key that is absent changes nothing.
 
     Attributes:
         models: models to show, or `all`: all models of this study except variants (`is_variant`).
