@@ -1,3 +1,3 @@
-"""The science of the softmax bottleneck study: heads, bodies, training, rank analysis, tables and the report."""
+"""The package of the softmax-bottleneck workflow: output heads, bodies, training, ranks, tables and the report."""
 
 __version__ = "0.1.0"

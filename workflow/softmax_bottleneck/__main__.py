@@ -55,7 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None:
-    """Return the message and exit code of an error that a user or a later attempt can solve; None for a bug."""
+    """Return the message and exit code of an error that a user or a later attempt can solve; None for a bug.
+
+    `step` is the name of the command, for messages.
+    """
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; repeat the command to resume", EXIT_INTERRUPTED
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("softmax_bottleneck"):
@@ -89,7 +92,13 @@ def _line_printer(log: Path | None) -> Say:
 
 
 def _study(args: argparse.Namespace) -> Study:
-    """Return the study with the keys (`--set`) and time limits of the command line applied."""
+    """Return the study of `--study`, or else that of Snakemake's environment or the demo.
+
+    The keys of `--set` and the time limits of the command line replace those of the study's file.
+
+    Raises:
+        UserError: the study's file is missing or invalid, or a pair of `--set` is.
+    """
     file, overrides = (args.study, {}) if args.study else config.study_from_environment()
     for pair in args.set:
         key, separator, value = pair.partition("=")

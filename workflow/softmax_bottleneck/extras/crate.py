@@ -120,7 +120,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
 
 
 def _visible(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder in order, except caches, hidden files and .sha256 files."""
+    """Yield the files below a folder in sorted order, except caches, hidden files and .sha256 files."""
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
@@ -130,7 +130,14 @@ def _visible(folder: Path) -> Iterator[Path]:
 
 # --- the metadata ---------------------------------------------------------------------------------------------------
 def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path) -> None:
-    """Write the study's files and the metadata of the crate to a folder."""
+    """Write the files and the metadata of a crate to a folder.
+
+    Args:
+        study: the study.
+        page: the study's report; its modification time becomes the date of the crate.
+        sources: path in the crate -> file or bytes to pack, as `_contents` returns them.
+        folder: folder to write to.
+    """
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms["sha256"] = SHA256_TERM
     version = str(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"])

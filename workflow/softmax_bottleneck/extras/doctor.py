@@ -22,7 +22,14 @@ NOT_NEEDED_TO_RUN = {"pytest", "hypothesis", "ruff", "mypy", "snakefmt", "import
 
 
 class Finding(NamedTuple):
-    """The result of a check: its name, state (OK, NOTE or BAD), description, and advice on what to do."""
+    """The result of a check.
+
+    Attributes:
+        check: name of the check.
+        state: OK, NOTE (worth knowing) or BAD (must be fixed before the study starts).
+        found: what the check found, as text.
+        advice: how to fix it; empty if nothing needs to be done.
+    """
 
     check: str
     state: str
@@ -34,7 +41,7 @@ def doctor(study: Study, options: argparse.Namespace, say: progress.Say) -> None
     """Print the results of all checks, with advice below each result that needs it.
 
     Raises:
-        UserError: a check found something that must be fixed first.
+        UserError: a check has the state BAD. A bad check of SLURM counts only for the command `slurm`.
     """
     findings = examine(study)
     width = max(len(finding.check) for finding in findings)
@@ -49,7 +56,10 @@ def doctor(study: Study, options: argparse.Namespace, say: progress.Say) -> None
 
 
 def examine(study: Study) -> list[Finding]:
-    """Return the results of all checks of this machine for a study."""
+    """Return the results of all checks of this machine for a study.
+
+    If a package is missing, the checks that import packages are left out: those of the device and of the study's size.
+    """
     near = study.file.resolve().parent
     datasets = {dataset.name: dataset for dataset in study.datasets.values()}
     used = {name for dataset in datasets.values() for name in (dataset.base, dataset.wordsim) if name}
@@ -62,7 +72,7 @@ def examine(study: Study) -> list[Finding]:
 
 # --- this machine ---------------------------------------------------------------------------------------------------
 def _packages() -> Finding:
-    """Compare the installed packages with the lock file: a missing package is `bad`, another version only a `note`."""
+    """Compare the installed packages with the lock file; a missing package is BAD, another version only a NOTE."""
     lines = LOCK.read_text(encoding="utf-8").splitlines()
     locked = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     absent, other = [], []
@@ -94,7 +104,11 @@ def _output_of(*command: str) -> str | None:
 
 
 def _device(study: Study) -> Finding:
-    """Check that the GPU, the build of PyTorch and the study's `device` are compatible."""
+    """Check that the GPU, the build of PyTorch and the study's `device` are compatible.
+
+    The result is BAD if PyTorch cannot use the GPU of this machine, or if the study needs a GPU that is not there. On
+    the login node of a cluster, a GPU that is not there is only a NOTE.
+    """
     import torch
 
     build = f"PyTorch {torch.__version__} for {f'CUDA {torch.version.cuda}' if torch.version.cuda else 'CPUs only'}"
@@ -111,7 +125,7 @@ def _device(study: Study) -> Finding:
 
 
 def _slurm() -> Finding:
-    """Check that SLURM's programs are installed and answer, and that the profile's partitions exist."""
+    """Check that SLURM answers and has the partitions of the profile; BAD if not, OK on a machine without SLURM."""
     if shutil.which("sbatch") is None:
         return Finding("SLURM", OK, "not installed; jobs run on this machine")
     listed = _output_of("sinfo", "--noheader", "--format=%R")
@@ -128,7 +142,10 @@ def _slurm() -> Finding:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def _files(study: Study, dataset: Dataset) -> Finding:
-    """Check that the files of a corpus or benchmark exist where `download` looks for them, without comparing hashes."""
+    """Check that the files of a corpus or benchmark exist where `download` looks for them, without comparing hashes.
+
+    A missing file is BAD if the dataset gives its path, and a NOTE if `download` can still fetch it.
+    """
     folders = [study.store.corpus_folder(dataset.name)]
     folders += [study.mirror / dataset.mirror] if study.mirror and dataset.mirror else []
     label, files = f"data: {dataset.name}", sources(dataset)
@@ -143,7 +160,10 @@ def _files(study: Study, dataset: Dataset) -> Finding:
 
 
 def _size(study: Study) -> Finding:
-    """Check that memory, disk and the lengths of the texts suffice for the study."""
+    """Check that memory, disk and the lengths of the texts suffice for the study.
+
+    The result is BAD if not. On the login node of a cluster it is a NOTE, because compute nodes have more memory.
+    """
     from softmax_bottleneck.training import check
 
     try:

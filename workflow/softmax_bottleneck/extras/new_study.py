@@ -1,8 +1,9 @@
 """The command `new-study`, which writes a corpus and a small study file from a folder of plain texts.
 
-Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. Texts
-that contain `<unk>` already are not changed. Files train.txt, valid.txt and test.txt, or wiki.train.txt and so on, are
-the splits. Without these files, the last two tenths of every file become the validation and test sets.
+Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. A text
+that contains `<unk>` already keeps its lines and words; then no text gets further `<unk>`. Files train.txt, valid.txt
+and test.txt, or wiki.train.txt and so on, are the splits. Without these files, the last two tenths of every file become
+the validation and test sets.
 """
 
 import argparse
@@ -46,8 +47,14 @@ def new_study(options: argparse.Namespace, say: progress.Say) -> None:
 def write_study(texts: Path, into: Path, name: str | None) -> Study:
     """Write `<name>.yaml`, `datasets/<name>.yaml` and the corpus's texts to the folder `into`; return the study.
 
+    Args:
+        texts: folder with plain texts, *.txt.
+        into: folder of the study file.
+        name: name of the study and its corpus; None for the name of the folder `texts`.
+
     Raises:
-        UserError: there are no texts, a text is invalid or too short, or the name is invalid or already used.
+        UserError: there are no texts, a text is invalid or too short, the name is invalid or already used, or the study
+            does not fit this machine. Then nothing is written.
     """
     name = name or re.sub(r"[^A-Za-z0-9._]+", "-", texts.resolve().name).strip("-._").lower()
     if not re.fullmatch(schema.NAME, name):
@@ -120,7 +127,11 @@ def _splits(folder: Path) -> dict[str, Lines]:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a UTF-8 file, with or without a byte-order mark (UserError: the file is not UTF-8)."""
+    """Return the text of a UTF-8 file, with or without a byte-order mark.
+
+    Raises:
+        UserError: the file is not UTF-8.
+    """
     data = path.read_bytes()
     try:
         return data.decode("utf-8-sig")
@@ -130,7 +141,10 @@ def _text(path: Path) -> str:
 
 
 def _lines(text: str) -> Lines:
-    """Return the words of each paragraph, or of each line if no empty lines separate paragraphs."""
+    """Return the words of each paragraph, or of each line if no empty lines separate paragraphs.
+
+    A text that contains `<unk>` already is only split into lines, and lines at spaces.
+    """
     text = "\n".join(text.splitlines())
     if UNK in text:
         lines = [line.split() for line in text.split("\n")]

@@ -15,19 +15,30 @@ Hours = tuple[bool, float, float]  # of a run or another piece of work: whether 
 
 
 def check_study(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Check the options of the study's tables and figures, then every model (the step `check`)."""
+    """Run the step `check`: find errors in a study before its first job, and write the cost of every run to check.json.
+
+    The step checks the options of tables and figures. It also checks that every model can be built, and that memory,
+    disk and texts suffice for the study.
+
+    Raises:
+        UserError: a check failed.
+    """
     check_options(study)
     check.check(study, say)
 
 
 def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Print the plan as a table, or with `--json` as the JSON that the step `check` writes."""
+    """Print the plan as tables, or with `--json` as the JSON that the step `check` writes.
+
+    Raises:
+        UserError: an option of a table or figure is invalid, or the options of a model do not fit together.
+    """
     check_options(study)
     print(json.dumps(check.facts(study, check.costs(study)), indent=1) if options.json else text(study))
 
 
 def text(study: Study) -> str:
-    """Return the plan as two tables, of experiments and of models, with the hours of the runs that are not done."""
+    """Return the plan as text: a table of experiments, with the hours of unfinished work, and a table of models."""
     cost = check.costs(study)
     work = dict(_work(study, cost))
     lines = [f"{study.name}: {study.title}", ""]
@@ -54,7 +65,7 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the plan: the number of runs or fits, how many are done, and the hours left."""
+    """Return a row of the plan: name, description, number of items of work, number done, and GPU and CPU hours left."""
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)
@@ -62,9 +73,14 @@ def _line(name: str, about: str, work: Iterable[Hours]) -> str:
 
 
 def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tuple[str, Hours]]:
-    """Yield (path, (is done, GPU hours, CPU hours)) for every run, finetuning, evaluation and group of fits of a study.
+    """Yield (path, (is done, GPU hours, CPU hours)) for every run, finetuning, dynamic evaluation and unit of a study.
 
-    Finetuning is estimated with its maximum number of epochs.
+    A unit is the job with all fits to the distributions of one seed. The hours are those of the whole item, also if it
+    is done or partly done. Finetuning is estimated with its maximum number of epochs.
+
+    Args:
+        study: the study.
+        cost: path of each run -> (number of parameters, cost), as `check.costs` returns them.
     """
     sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     for run in study.needed:

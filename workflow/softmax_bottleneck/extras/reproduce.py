@@ -56,10 +56,10 @@ def interim_folder(study: Study) -> Path:
 
 
 def write_interim_report(study: Study, reload_s: int | None = None) -> Path:
-    """Write records and report of the results so far; return the path of the report.
+    """Write records and report of the results so far to `interim_folder`; return the path of the report.
 
     If `reload_s` is given, the report says that the study is running, and the browser reloads it every `reload_s`
-    seconds.
+    seconds. None means that the study is not running.
 
     Raises:
         DataError: a result is damaged.
@@ -77,6 +77,11 @@ class InterimReport:
     """The interim report of a running study, written by a child process of the lowest priority.
 
     An error in that process does not affect the study; the messages of the process are in the log.
+
+    Args:
+        study: the running study.
+        overrides: `KEY=VALUE` texts that replace keys of the study's file.
+        log: file to which the process writes its messages.
     """
 
     def __init__(self, study: Study, overrides: Sequence[str], log: IO[bytes]) -> None:
@@ -89,7 +94,10 @@ class InterimReport:
         self.runs_shown = 0
 
     def update(self, runs_done: int) -> None:
-        """Start writing a new report if one is due and more runs have finished."""
+        """Start writing a new report if one is due and `runs_done`, the number of finished runs, has grown.
+
+        The first is due FIRST_S after the start. After a report that took t seconds, the next is due REST t later.
+        """
         now = time.monotonic()
         if self.child is not None and self.child.poll() is not None:
             self.child, self.due = None, now + REST * (now - self.started)
@@ -105,7 +113,10 @@ class InterimReport:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def replace_by_final(self) -> None:
-        """Replace the interim report of a finished study by a page that forwards a browser to the final report."""
+        """Replace the interim report of a finished study by a page that forwards a browser to the final report.
+
+        If no interim report was written, only its folder is removed.
+        """
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.runs_shown:
             artefacts.write_text(self.folder / PAGE, FORWARD)
@@ -113,7 +124,15 @@ class InterimReport:
 
 # --- progress -------------------------------------------------------------------------------------------------------
 class Display:
-    """The progress line and the interim report of a running study, active inside a `with` block."""
+    """The progress line and the interim report of a running study, active inside a `with` block.
+
+    Args:
+        study: the running study.
+        ends: log to which every step adds a line when it begins and when it ends.
+        report: the interim report to keep up to date.
+        say: prints one line.
+        on_terminal: True to rewrite one line on a terminal, False to print a line every LINES_S seconds.
+    """
 
     def __init__(self, study: Study, ends: Path, report: InterimReport, say: progress.Say, on_terminal: bool) -> None:
         self.study, self.ends, self.report, self._say, self.on_terminal = study, ends, report, say, on_terminal
@@ -158,9 +177,12 @@ class Display:
             self._say(self.line(done, steps, now))
 
     def line(self, done: int, attempts: Sequence[workflow.Attempt], now: float) -> str:
-        """Return the progress line.
+        """Return the progress line, such as `6 of 40 runs; train mos/1 epoch 5 of 8; about 12:05 of training left`.
 
-        Example: `6 of 40 runs; train mos/1 epoch 5 of 8, measure gss/2; about 12:05 of training left`.
+        Args:
+            done: number of runs that are trained and measured.
+            attempts: the steps in the log, of which those that are running are shown.
+            now: the present time of the monotonic clock, in seconds.
         """
         at_work = []
         for step, path in ((attempt.step, attempt.what) for attempt in attempts if attempt.works):
@@ -178,7 +200,7 @@ class Display:
         """Estimate the seconds until all runs are trained, from the progress since the first call of this method.
 
         Runs are weighted by the hours that `check` estimates; only the ratios of these hours matter. The result is None
-        if there is no progress yet.
+        if there is no progress yet or no training is left. `now` is the present time of the monotonic clock.
         """
         path = self.study.store.study_folder(self.study.name) / "check.json"
         if not self.hours and artefacts.is_sound(path):  # read once; `check` writes the file after the study has begun
@@ -206,7 +228,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
     Raises:
         BusyError: another workflow runs in this project; nothing was written.
         UserError: the results folder is not writable.
-        UnfinishedError: runs are missing; the exit code is that of the cause.
+        UnfinishedError: the study did not finish, or a result is damaged; the exit code is that of the cause.
     """
     lock = locks.acquire_lock()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
@@ -272,7 +294,14 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
 # --- Snakemake ------------------------------------------------------------------------------------------------------
 def snakemake_command(profile: str, study: Path, overrides: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the command that runs Snakemake on a study with a profile, overridden keys and further options."""
+    """Return the command that runs Snakemake on a study.
+
+    Args:
+        profile: folder in workflow/profiles, `default` or `slurm`.
+        study: the study's file.
+        overrides: `KEY=VALUE` texts that replace keys of the study's file.
+        options: further options of Snakemake.
+    """
     call = [sys.executable, "-m", "snakemake", "--snakefile", str(paths.ROOT / "Snakefile")]
     call += ["--workflow-profile", str(paths.ROOT / "workflow" / "profiles" / profile), "--configfile", str(study)]
     return [*call, *(["--config", *overrides] if overrides else []), *options]
@@ -281,7 +310,11 @@ def snakemake_command(profile: str, study: Path, overrides: Sequence[str], optio
 def _snakemake(
     command: Sequence[str], environment: dict[str, str], log: IO[bytes], display: Display
 ) -> tuple[int, list[signal.Signals]]:
-    """Run Snakemake in its own process group; return its exit code and the signals that this process received."""
+    """Run Snakemake in its own process group; return its exit code and the signals that this process received.
+
+    Signals are passed on to the group, in which the steps save their state. After the end of Snakemake, steps that
+    still run are stopped, and get SETTLE_S seconds to save.
+    """
     received: list[signal.Signals] = []
 
     def pass_on(number: int, frame: object) -> None:
@@ -308,7 +341,7 @@ def _snakemake(
 
 
 def _to_group(group: int, number: int) -> bool:
-    """Send a signal to a process group; return True if the group still has a process."""
+    """Send a signal to a process group (0: send none); return True if the group still has a process."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):  # the latter on macOS if all have ended
@@ -320,7 +353,17 @@ def _to_group(group: int, number: int) -> bool:
 def _problem(
     code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: progress.Say
 ) -> UnfinishedError | None:
-    """Return an error for the most important reason why Snakemake did not finish; None if it did."""
+    """Return an error for the most important reason why Snakemake did not finish; None if it did.
+
+    If no reason is known, the last TAIL lines of Snakemake's log are printed.
+
+    Args:
+        code: exit code of Snakemake; negative if a signal killed it.
+        stopped_by: signals that this process received.
+        ends: log to which the steps write when they begin and end.
+        log: Snakemake's own log.
+        say: prints one line.
+    """
     if stopped_by:
         return UnfinishedError(
             f"stopped by {stopped_by[0].name}; the state is saved", interrupt.EXIT_CODES[stopped_by[0]]

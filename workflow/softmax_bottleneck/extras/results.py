@@ -14,7 +14,7 @@ from softmax_bottleneck.study import Study
 
 # --- steps of the workflow ------------------------------------------------------------------------------------------
 def collect_records(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Collect the records of all runs and write them to the study's folder."""
+    """Collect the records of all runs and write them to the study's folder; warn if runs mix kinds of hardware."""
     found = collect.collect_to(study, study.store.study_folder(study.name))
     for warning in found.mixtures():
         say(f"warning: {warning}")
@@ -28,7 +28,11 @@ def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -
 
 
 def write_report(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the report (IncompleteError: no planned run has results)."""
+    """Write the report.
+
+    Raises:
+        IncompleteError: no planned run has results. The report is written nevertheless.
+    """
     folder = study.store.study_folder(study.name)
     say(f"wrote {report.report(folder, out=options.out)}")
     counts = dict(artefacts.read_json(folder / "page.json")["counts"])
@@ -52,7 +56,7 @@ def _records(study: Study) -> records.Records:
 
 
 def write_partial(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the interim report of an unfinished study."""
+    """Write the interim report of an unfinished study; `--reload` makes the browser reload it."""
     say(f"wrote {reproduce.write_interim_report(study, options.reload)}")
 
 
@@ -65,7 +69,10 @@ def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -
 
 
 def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Pack a finished study, without its weights, into an archive in the repository."""
+    """Pack a finished study, or with `--unfinished` its finished runs, into an archive without weights.
+
+    The archive is a file in report/evidence/studies.
+    """
     say(f"wrote {archive.write(study, options.unfinished)}")
 
 
@@ -84,7 +91,11 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
 
 
 def verify_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print all results that are missing, damaged, outdated or impossible (IncompleteError: there are such results)."""
+    """Print all results of a study that are missing, damaged or outdated, and problems with archived studies.
+
+    Raises:
+        IncompleteError: there are such results, or a planned run has no numbers.
+    """
     found = verify.verify(study)
     found = replace(found, findings=(*found.findings, *archive.findings()))
     print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
@@ -93,7 +104,7 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
 
 
 def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Delete damaged results and everything made from them."""
+    """Delete damaged, foreign and outdated results of a study and everything made from them; print what was deleted."""
     acquire_lock()
     found, removed = verify.repair(study)
     for path in removed:

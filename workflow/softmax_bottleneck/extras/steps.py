@@ -11,9 +11,10 @@ from softmax_bottleneck.study import Study, plan
 
 
 def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Call the function of a step, such as `fit` in training/fit.py, for the run, dataset or fit that the options name.
+    """Call the function of a step, such as `fit` in training/fit.py, for the subject that the options name.
 
-    With the option `--measure`, the run is measured afterwards.
+    The subject is a run, a dataset, or a unit: the job with all fits to the distributions of one seed. With the option
+    `--measure`, a run is measured afterwards.
 
     Raises:
         DivergedResultError: the run diverged, and `--diverged-ok` is not given.
@@ -29,7 +30,11 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
 
 
 def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Train a run, or all runs of a job in parallel, each in its own process."""
+    """Train the run that `--run` names, or in parallel all runs of the training job that it names.
+
+    Runs that are trained in parallel have a process each. If the study trains several seeds per job, a file is written
+    that marks the job as finished, with the hash of each run's done.json.
+    """
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
         words = [word for word in options.arguments if word != "--measure"]  # all seeds share the job's threads

@@ -430,7 +430,7 @@ def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section
 
 
 # --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------
-PAPER_SIZE = 10_000  # rows and columns of the paper's matrix
+PAPER_SIZE = 10_000  # test contexts of the paper's matrix
 ROBUSTNESS = (
     *(PRESS_RANK, metrics.RANK_PREDICTED, metrics.RANK_PREDICTED_PAPER, metrics.RECONSTRUCTION_ERROR),
     *("rank_eff_1e-3", "rank_eff_1e-4", "rank_eff_1e-5"),
@@ -451,7 +451,8 @@ def robustness_table(
     Args:
         source: the experiment with its records.
         synthetic: the computation: rounds of rebuilding, or noise with Press ranks or with effective ranks.
-        size: number of rows and of columns of the matrix.
+        size: number of test contexts n: the rows of the whole matrix, and the side of the n x n diagonal matrix of its
+            singular values, to which noise is added.
     """
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
@@ -499,6 +500,7 @@ def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return {(step, metric): value as text}, where the first of several values counts.
 
     A step is a noise level (`c = 1e-20`), a round (`round 3`) or the matrix before truncation (`all singular values`).
+    It ends with `, diagonal as printed` if not the whole matrix but the diagonal matrix of singular values was rebuilt.
     """
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
