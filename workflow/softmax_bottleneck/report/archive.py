@@ -70,7 +70,7 @@ class ArchiveFile:
         command: the command that recomputes the study in a checkout of the commit that `environments` names.
         corpora: the title of each corpus, by the name of the corpus.
         environments: the git commits, versions and hardware of the runs.
-        rows: the tidy records by column.
+        rows: the measured numbers by column, as in `Records.rows` without `source` and `std`.
         states: the states of the planned runs, by column.
         stages: the states of finetuning and dynamic evaluation, by column.
         claims: the entries of claims.json.

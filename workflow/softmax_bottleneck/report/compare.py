@@ -88,7 +88,7 @@ def overall(entries: Sequence[Entry]) -> str:
 
 
 def units(entry: Entry) -> int:
-    """Return the sample size of a verdict: the number of units (runs, models, contexts, ...) in the smallest sample."""
+    """Return the number of units (runs, models, contexts, ...) in the smallest sample of a verdict, or 0 if none."""
     return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
 
 

@@ -37,7 +37,10 @@ NO_COUNTERPART = "no published run of this model"
 def render(study: Study, folder: Path) -> None:
     """Write every table, figure and claim of a study into the folder that holds the study's records.
 
+    The claims are in claims.json. page.json has everything else that the page shows.
+
     Raises:
+        UserError: a view, metric or option of an experiment is unknown or not allowed.
         DataError: the records are damaged.
     """
     views.check_options(study)

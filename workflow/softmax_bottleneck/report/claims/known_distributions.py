@@ -77,7 +77,7 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     rows. The columns are:
 
     * model, seed, r, d, and the metrics of the fit. `d` is the planned width. `width` is the width of the fitted head,
-      which is less than `d` for a head that was narrowed to the number of parameters of another head.
+      which differs from `d` if it was chosen to match the number of parameters of another head.
     * the same names ending in `_truth` or `_softmax`: metrics of the true distribution, and of the softmax with the
       same r, d and seed.
     * `lost`: the KL as a share of the unigram model's KL.
@@ -138,7 +138,7 @@ def width_and_loss(own: pd.DataFrame) -> float:
 
 
 def _within(first: str, second: str, own: pd.DataFrame) -> float:
-    """Return Pearson's correlation, over fits, of the logarithms of two columns of `fits`.
+    """Return Pearson's correlation, over the fits of one seed, of the logarithms of two columns of `fits`.
 
     The mean over the heads with the same r and d is subtracted first, so that only differences between heads count.
     Fits in which a column is not positive are left out. Return nan if a column is missing or fewer than MIN_POINTS fits
@@ -194,7 +194,7 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 def _largest_losses(data: r.CorpusData) -> "pd.Series[float]":
     """Return, for each model, the largest `lost` of the fits that are wide enough to be exact.
 
-    These are the fits with d >= r of heads that were not narrowed to the number of parameters of another head.
+    These are the fits with d >= r of heads that have the planned width, `width == d`.
     """
     largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest

@@ -173,7 +173,7 @@ class CorpusData:
         return [1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)] for ppls in curves]
 
     def planned_epochs(self, models: Iterable[str]) -> set[float]:
-        """Return the distinct numbers of epochs that are planned for some models."""
+        """Return the distinct numbers of epochs that are planned for the runs of `models`."""
         epochs = {float(row["planned_epochs"]) for model in models for row in self.planned[model, ""]}
         return {number for number in epochs if not math.isnan(number)}
 
@@ -201,9 +201,9 @@ class Interval:
     def needed(self, distance: float) -> int:
         """Return how many units (such as seeds) each compared side needs for a decision.
 
-        With that many units, the ends of the confidence interval lie within `distance` of the estimate, with
-        probability POWER. The result is greater than the present number of units, and MOST_NEEDED at most. Without an
-        estimate of the spread (a side with one unit, or a value that is not finite), the result is `min_units`.
+        With that many units, the interval excludes a bound at `distance` from the true value with probability POWER.
+        The result exceeds the present number of units, except that it is MOST_NEEDED at most. Without an estimate of
+        the spread (a side with one unit, or a value that is not finite), the result is `min_units`.
         """
         if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.min_units
