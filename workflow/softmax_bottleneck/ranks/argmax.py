@@ -2,17 +2,19 @@
 
 The method is that of Grivas, Bogoychev and Lopez 2022, "Low-Rank Softmax Can Have Unargmaxable Classes in Theory but
 Rarely in Practice". Word i is argmax-reachable if some context vector h has w_i . h + b_i > w_j . h + b_j for all other
-words j. Two candidate directions settle most words with dot products alone: the difference of w_i from the mean word
-vector, and this difference multiplied by the inverse covariance of the word vectors (whitened). If w_i has the largest
-dot product with a direction, no bias matters far enough along that direction.
+words j; w are the word vectors, i.e. the rows of the output layer's weights, and b its biases. Two candidate directions
+for h settle most words with dot products alone: the difference of w_i from the mean word vector, and this difference
+multiplied by the inverse covariance of the word vectors (whitened). If w_i has the largest dot product with a
+direction, word i wins for every h that is long enough in this direction, whatever the biases.
 
-For each of the other words, a linear program is solved against a few rivals j:
+For each of the other words i, a linear program in h, t and m is solved against a few other words j, the rivals:
 
     maximise m,   (w_i - w_j) . h + (b_i - b_j) t >= m for all rivals j,   -1 <= h <= 1,   0 <= t <= 1
 
-The variable t scales the biases against h. The optimum m is zero if no h makes word i beat these rivals. Words that
-score higher than i at the solution are added to the rivals, until word i beats all words or m is zero. An increasing
-function of the logits, such as a cap, does not change the result.
+m is the smallest lead of word i over a rival. Since h is bounded, the biases have a factor t that makes up for it: if
+t > 0, h / t is a context vector with the lead m / t. The optimum m is zero if no h makes word i beat these rivals.
+Words that score higher than i at the solution are added to the rivals, until word i beats all words or m is zero. An
+increasing function of the logits, such as a cap, does not change the result.
 
 Suffixes: V words, D width of a word vector, R words handled at once, S rivals.
 """
@@ -29,9 +31,9 @@ from softmax_bottleneck.ranks.spectra import BLOCK_BYTES
 from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
 
 Words = NDArray[np.intp]
-RIVALS = 64  # that join a linear program at once
-SMALLEST_LEAD = 1e-7  # of a program whose longest word vector has length one; its solver's tolerance
-RIDGE = 1e-8  # of the variance, added in every direction before whitening divides by it
+RIVALS = 64  # most rivals added to a linear program at once
+SMALLEST_LEAD = 1e-7  # a smaller optimum m counts as zero: the solver's tolerance, for word vectors of length <= 1
+RIDGE = 1e-8  # this share of the total variance is added to the covariance in every direction before it is inverted
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,9 @@ class WordsThatWin:
     Attributes:
         by_direction: number of words shown to be argmax-reachable by dot products with a candidate direction.
         by_program: number of words shown to be argmax-reachable by a linear program.
-        never: ids of the unargmaxable words; words that share vector and bias with another word are among them.
-        unsettled: number of undecided words: time ran out, the solver failed, or rounding hides the lead.
+        never: ids of the unargmaxable words. Words with the same vector and bias as another word belong to them,
+            because they can only tie.
+        unsettled: number of undecided words: time ran out, the solver failed, or rounding errors exceed the lead.
         wall_s: wall time in seconds.
     """
 
@@ -56,9 +59,14 @@ class WordsThatWin:
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
     """Find the unargmaxable words of an output layer; words not decided after `seconds` are counted as unsettled.
 
-    The time is checked before every block of words, and every linear program may use the remaining time. Memory besides
-    the weights: some blocks of 16 MiB, and 24 D^2 bytes. Time: 2 V^2 D flops per candidate direction, then one or more
-    linear programs per remaining word.
+    The time is checked before every block of words, and a linear program stops when no time remains. Memory besides the
+    weights: some blocks of 16 MiB, and 24 D^2 bytes. Computation: 2 V^2 D flops for each of the two candidate
+    directions, then one or more linear programs per remaining word.
+
+    Args:
+        weight_VD: weights of the output layer.
+        bias_V: its biases; None for a layer without biases.
+        seconds: time limit.
 
     Raises:
         DataError: a weight is nan or infinite.
@@ -85,6 +93,7 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
 
 
 def _plain(weight_VD: Floats, deadline: float) -> Float64:
+    """Return the identity matrix [D, D], which leaves the differences from the mean word vector as they are."""
     return np.eye(weight_VD.shape[1])
 
 
@@ -103,7 +112,7 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Return those of `words` that the candidate direction (w_i - mean) M does not show to be argmax-reachable.
+    """Return those of `words` that their candidate direction (w_i - mean) M does not show to be argmax-reachable.
 
     M is `metric_DD`. Word i is reachable if the dot product of its direction with w_i exceeds those with all other word
     vectors by more than the rounding error. Words that are not tested before the deadline are returned, too.
@@ -126,7 +135,13 @@ def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: flo
 
 
 class _Layer:
-    """An output layer, with the scale factor that gives its longest word vector length one."""
+    """An output layer, and the search for context vectors that make one of its words the most probable one.
+
+    Attributes:
+        weight_VD, bias_V: weights and biases.
+        scale: factor that gives the longest word vector length one; the linear programs use scaled weights and biases.
+        mean_D: mean word vector.
+    """
 
     def __init__(self, weight_VD: Floats, bias_V: Floats) -> None:
         self.weight_VD, self.bias_V = weight_VD, bias_V.astype(np.float64)
@@ -136,7 +151,8 @@ class _Layer:
     def can_win(self, word: int, deadline: float) -> bool | None:
         """Return True if some context vector makes this word the most probable one, and False if none does.
 
-        The result is None if the time runs out, the solver fails, or rounding hides the answer.
+        The result is None, for "undecided", if the deadline passes (a time by `time.monotonic`), if the solver fails,
+        or if the word does not lead at the solution when its scores are computed in float64.
         """
         rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:
@@ -153,7 +169,12 @@ class _Layer:
         return None
 
     def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
-        """Return the solution (h, t, m) of the word's linear program against these rivals; None if the solver fails."""
+        """Solve the word's linear program against these rivals (see the module's docstring).
+
+        Returns:
+            (h, t, m): the context vector h [D], the factor t of the biases, and the smallest lead m, in scaled weights.
+            None if the solver fails or needs more than `seconds`.
+        """
         from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
 
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
@@ -172,9 +193,10 @@ class _Layer:
         return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
 
     def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
-        """Return the words whose score w . h + b t exceeds the score of `word` by at least `least`.
+        """Return the words whose score w . h + b t is at least `least` above that of `word` (-inf: all words).
 
-        If there are more than RIVALS such words, only those with the highest scores are returned.
+        If there are more than RIVALS such words, only the RIVALS words with the highest scores are returned. `word`
+        itself is never among them.
         """
         lead_V = self.weight_VD @ h_D + t * self.bias_V
         lead_V -= lead_V[word]
@@ -184,7 +206,7 @@ class _Layer:
         return chosen
 
     def _leads(self, word: int, h_D: Float64, t: float) -> bool:
-        """Return True if the word has the highest score w . h + b t of all, computed in float64 by blocks of words."""
+        """Return True if the word's score w . h + b t, computed in float64, is higher than that of every other word."""
         own = float(self.weight_VD[word].astype(np.float64) @ h_D + t * self.bias_V[word])
         step = max(1, BLOCK_BYTES // (8 * len(h_D)))
         for start in range(0, len(self.bias_V), step):

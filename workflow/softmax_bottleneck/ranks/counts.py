@@ -14,15 +14,20 @@ from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS, Float64, Spectrum
 from softmax_bottleneck.store.errors import DataError, UserError
 
 EFFECTIVE_EPSILONS = (1e-3, 1e-4, 1e-5)  # Parthiban et al. 2021, Table 6
-SENSITIVITY = 0.01  # ranks are also counted at the tolerance x (1 +- this)
-CLEAR_MARGIN = 10.0  # noise moves a tolerance this many noise floors high by < 0.5 %, half of SENSITIVITY
+SENSITIVITY = 0.01  # ranks are also counted at tolerances that are 1 % larger and 1 % smaller
+CLEAR_MARGIN = 10.0  # of a Gram matrix, noise shifts a singular value of ten noise floors by 0.5 %, half of SENSITIVITY
 
 
 @dataclass(frozen=True)
 class PressRank:
     """The number of singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps (Press et al., Numerical Recipes, 2.6).
 
-    `low` and `high` are the counts at 1.01 times and at 0.99 times this tolerance.
+    Attributes:
+        rank: the number of singular values above the tolerance.
+        low: the number at a tolerance that is 1 % larger.
+        high: the number at a tolerance that is 1 % smaller.
+        tolerance: the tolerance, in the units of the singular values.
+        sigma_max: the largest singular value.
     """
 
     rank: int
@@ -38,10 +43,14 @@ class PressRank:
 
 
 def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> PressRank:
-    """Return the Press rank of an m x n matrix from its singular values; zero singular values may be left out.
+    """Return the Press rank of an m x n matrix from its singular values.
 
-    The published counts use float32's machine epsilon, whatever the number type of the matrix. With float64's epsilon
-    every count would differ.
+    Args:
+        sigma: singular values in any order; those that are zero may be left out.
+        m: number of rows.
+        n: number of columns.
+        eps: machine epsilon in the tolerance. The default is that of float32, which the published counts use whatever
+            the number type of the matrix; with that of float64 every count would differ.
 
     Raises:
         DataError: a value is negative, nan or infinite.
@@ -56,8 +65,8 @@ def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> Pr
 def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
     """Return the smallest k with sum_{i<=k} sigma_i^2 >= (1 - epsilon) sum_i sigma_i^2 (Parthiban 2021, Table 6).
 
-    Squares are summed from the smallest to the largest, so that rounding loses no small square. A zero matrix has
-    effective rank 0.
+    Squares are summed from the smallest to the largest, so that rounding loses no small square. The singular values may
+    have any order, and zeros may be left out. A zero matrix has effective rank 0.
 
     Raises:
         DataError: a value is negative, nan or infinite.
@@ -71,10 +80,11 @@ def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
 
 
 def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
-    """Return the index after which the singular values fall by the largest factor, and that factor.
+    """Return the number k for which sigma_k / sigma_(k+1) is largest, and this ratio; (1, 1.0) for one singular value.
 
-    For centred log-probabilities of a softmax layer the index is the layer's width. Values below the noise floor or
-    below float32's resolution are first raised to the larger of these two limits.
+    Singular values are numbered from 1, in descending order. For centred log-probabilities of a softmax layer, k is
+    usually the layer's width. Values below the noise floor, or below float32's epsilon times the largest singular
+    value, are first raised to the larger of these two limits, so that noise causes no large ratio.
     """
     sigma = sound(spectrum.with_zeros())
     levels = np.maximum(sigma, max(spectrum.noise_floor, FLOAT32_EPS * sigma[0], np.finfo(float).tiny))
@@ -104,11 +114,9 @@ class RankReport:
     Attributes:
         press: the Press rank, the counts at a tolerance 1 % larger and smaller, and the tolerance.
         effective: {epsilon: effective rank at this epsilon}.
-        n_zero: number of singular values that are exactly zero by construction.
-        eps: machine epsilon used in the tolerance.
-        noise_floor: singular values below this are rounding errors of the method.
-        note: a caveat about the count, or "".
-        m, n, method, dtype: see `Spectrum`.
+        eps: machine epsilon used in the tolerance of the Press rank.
+        note: a caveat about the Press rank, or "".
+        m, n, n_zero, method, dtype, noise_floor: the attributes of the `Spectrum`.
     """
 
     press: PressRank
@@ -124,11 +132,17 @@ class RankReport:
 
     @property
     def floor_clear(self) -> bool:
-        """True if the tolerance is at least ten noise floors, so that noise shifts the tolerance by less than 0.5 %."""
+        """True if the tolerance of the Press rank is at least ten times the noise floor.
+
+        In a spectrum from a Gram matrix, noise then shifts singular values near the tolerance by at most 0.5 %.
+        """
         return self.press.tolerance >= CLEAR_MARGIN * self.noise_floor
 
     def metrics(self) -> dict[str, int]:
-        """Return the ranks under the names of the published tables: rank_press, rank_press_low, ..., rank_eff_1e-3."""
+        """Return the ranks as {metric: rank}.
+
+        The metrics are rank_press, rank_press_low, rank_press_high, and one for every epsilon, such as rank_eff_1e-3.
+        """
         press = self.press
         ranks = {"rank_press": press.rank, "rank_press_low": press.low, "rank_press_high": press.high}
         return ranks | {f"rank_eff_{_plain(epsilon)}": rank for epsilon, rank in self.effective.items()}
@@ -149,7 +163,13 @@ class RankReport:
 def rank_report(
     spectrum: Spectrum, *, epsilons: Sequence[float] = EFFECTIVE_EPSILONS, eps: float = FLOAT32_EPS
 ) -> RankReport:
-    """Return the Press rank and the effective ranks of a spectrum; a zero matrix has rank 0 by each definition."""
+    """Return the Press rank and the effective ranks of a spectrum; a zero matrix has rank 0 by each definition.
+
+    Args:
+        spectrum: the singular values.
+        epsilons: an effective rank is computed for each of these numbers between 0 and 1.
+        eps: machine epsilon in the tolerance of the Press rank (see `press_rank`).
+    """
     press = press_rank(spectrum.sigma, spectrum.m, spectrum.n, eps)
     return RankReport(
         press=press,
@@ -161,6 +181,7 @@ def rank_report(
 
 
 def _note(press: PressRank, spectrum: Spectrum) -> str:
+    """Return caveats about a Press rank: sensitive to the tolerance, or a tolerance near the noise floor; else ""."""
     notes = []
     if press.tolerance_sensitive:
         notes.append(f"tolerance-sensitive: {press.low} to {press.high} within 1 % of the tolerance")

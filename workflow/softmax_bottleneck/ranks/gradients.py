@@ -10,7 +10,7 @@ computes four:
     energy_pooled  sum of |P g|^2 over sum of |g|^2: badly predicted contexts weigh more
     norm_pooled    square root of energy_pooled: a ratio of Frobenius norms over all gradients
 
-The *suppressed* share is one minus the preserved share; 1 - energy is closer to one than 1 - norm.
+The *suppressed* share is one minus the preserved share. It is larger by the energy than by the norm.
 
 Suffixes: N contexts, R contexts of a block, V words, D width.
 """
@@ -27,14 +27,14 @@ from softmax_bottleneck.ranks.spectra import triangle
 from softmax_bottleneck.ranks.spectrum import Floats, refuse_non_finite
 from softmax_bottleneck.store.errors import DataError
 
-SMALLEST_SINGULAR = 1e-12  # of the largest: smaller directions are rounding errors
+SMALLEST_SINGULAR = 1e-12  # singular values of W below this share of the largest one count as zero
 
 
 @dataclass(frozen=True)
 class GradientShare:
-    """The preserved share of the gradient by four definitions (see the module), and the number of contexts used.
+    """The preserved share of the gradient by the four definitions in the module's docstring.
 
-    `contexts` counts only contexts whose gradient is not zero.
+    `contexts` is the number of contexts whose gradient is not zero. All shares use only these.
     """
 
     contexts: int
@@ -47,10 +47,10 @@ class GradientShare:
 def gradient_share(gradients: Iterable[Floats], weight_VD: Floats) -> GradientShare:
     """Return the shares of the loss gradient that the output matrix preserves.
 
-    Memory: one block besides the weights. Time: 2 N V D flops and a QR of W.
+    Memory besides the weights: one block of gradients. Computation: 2 N V D flops and a QR decomposition of W.
 
     Args:
-        gradients: gradients of the loss with respect to the logits, in blocks [any, V].
+        gradients: gradients of the loss with respect to the logits, one row per context, in blocks [any, V].
         weight_VD: output matrix W.
 
     Raises:

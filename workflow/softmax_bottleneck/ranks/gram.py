@@ -22,20 +22,33 @@ from scipy.linalg.lapack import dsytrf, dsytrf_lwork
 from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS, FLOAT64_EPS, Float64, Floats, Spectrum
 from softmax_bottleneck.store.errors import UserError
 
-Solver = Callable[[Float64], Float64]  # as lapack_eigenvalues, which need not destroy the matrix
+Solver = Callable[[Float64], Float64]  # a function like `lapack_eigenvalues`; it may overwrite its argument
 
-# OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x 256 rows (two threads; 17,000 x 256 works).
+# Most entries of a block that is added on a CPU. OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x
+# 256 rows with two threads; 17,000 x 256 works.
 SYRK_ENTRIES = 1 << 21
-BLOCK = 256  # rows added to a Gram matrix at once: as fast as thousands, and the error of a sum grows with its length
-DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES = 4096, 1 << 27  # more on a GPU; a gibibyte at most
-SUMS_AGREE = 1e-10  # relative: far above the rounding of a sum over all eigenvalues
+BLOCK = 256  # most rows added to a Gram matrix at once: as fast as thousands, and shorter sums have smaller errors
+DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES = 4096, 1 << 27  # the same limits on a GPU, in rows and entries (1 GiB)
+SUMS_AGREE = 1e-10  # largest relative difference of sums in the checks of eigenvalues; rounding stays far below it
 
 
 class Gram:
-    """A Gram matrix, summed in float64 from chunks of rows, of which only the lower triangle is stored.
+    """A Gram matrix M^T M, summed in float64 from chunks of rows of M.
 
-    Rows are collected into full blocks, so that the sum does not depend on the size of the chunks. `depth` bounds the
-    number of roundings of each entry.
+    Rows are collected into blocks of fixed size before they are added, so that the result does not depend on the size
+    of the chunks.
+
+    Args:
+        n: number of columns of M.
+        solver: function that computes the eigenvalues on the CPU; by default `lapack_eigenvalues`.
+
+    Attributes:
+        matrix: the sum over all full blocks so far; on the CPU only its lower triangle is meaningful.
+        depth: upper bound on the number of rounded additions behind each entry of the matrix: the rows of one block,
+            plus one for every block added.
+
+    Raises:
+        UserError: the machine lacks the memory for the matrix.
     """
 
     def __init__(self, n: int, solver: Solver | None = None) -> None:
@@ -53,13 +66,15 @@ class Gram:
         self._method = ""
 
     def _zeros(self, n: int) -> Any:
+        """Return an n x n matrix of zeros where sums are computed."""
         return np.zeros((n, n), order="F")
 
     def _rows_at_once(self, n: int) -> int:
+        """Return the number of rows of a block."""
         return max(1, min(BLOCK, SYRK_ENTRIES // n))
 
     def add(self, chunk: Floats) -> None:
-        """Add the products row^T row of a chunk of rows [any, n]."""
+        """Add the products row^T row of a chunk of rows [any, n]; the caller may reuse the chunk's memory afterwards."""
         start = 0
         while start < len(chunk):
             part = chunk[start : start + len(self._block) - self._filled]
@@ -70,22 +85,27 @@ class Gram:
                 self._add_block()
 
     def _add_block(self) -> None:
+        """Add the rows collected so far to the matrix, also if they do not fill the block."""
         if self._filled:
             self._add_products(self._block[: self._filled])
             self.depth += 1
             self._filled = 0
 
     def _add_products(self, rows: Float64) -> None:
-        # A C-ordered [rows, n] block is a Fortran-ordered [n, rows] one: no copy, and the sum stays in place.
+        # The transpose of a C-ordered block is in Fortran order, which dsyrk reads without a copy; it sums in place.
         self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
 
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
-        """Return the singular values of the m x n matrix with this Gram matrix; the call destroys the lower triangle.
+        """Return the singular values of the matrix M with this Gram matrix; the call destroys the Gram matrix.
 
-        The noise floor is the square root of the larger of two errors of an eigenvalue. The first is a bound. A sum of
-        products rounded `depth` times is off by at most depth eps/2 times the sum of magnitudes, in all at most
-        depth eps/2 times the trace. LAPACK's eigenvalues add p(n) eps sigma_max^2, where p grows slowly; sqrt(n), used
-        here, is about ten times the observed error. The second is the magnitude of the most negative eigenvalue.
+        The noise floor is the square root of the larger of two estimates of an eigenvalue's error: that of `_error`,
+        and the magnitude of the most negative eigenvalue, because exact eigenvalues of a Gram matrix are not negative.
+
+        Args:
+            m: number of rows of M.
+            n: number of columns of M. If the rows added were the columns of M, `m` is the size of this Gram matrix.
+            method: name of the method for the spectrum: gram-of-columns or gram-of-rows.
+            dtype: number type of M, for the spectrum.
         """
         self._add_block()
         trace = float(self.matrix.trace())
@@ -95,14 +115,21 @@ class Gram:
         return Spectrum(sigma, 0, m, n, method + self._method, dtype, noise_floor=math.sqrt(error))
 
     def _error(self, trace: float, eigenvalues: Float64) -> float:
+        """Return an estimate of the largest error of an eigenvalue, from summation and from the eigenvalue solver.
+
+        A sum of products that is rounded `depth` times has an error of at most depth eps/2 times the sum of their
+        magnitudes. For the whole matrix this is at most depth eps/2 times the trace. LAPACK's eigenvalues have an
+        error of p(n) eps sigma_max^2, where p grows slowly; sqrt(n), used here, is about ten times the observed p(n).
+        """
         largest = max(float(eigenvalues[-1]), 0.0)
         return FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(eigenvalues)) * largest)
 
     def _eigenvalues(self, m: int, n: int, trace: float) -> Float64:
+        """Return the ascending eigenvalues; this may overwrite or drop the matrix."""
         return self._solver(self.matrix)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return the spectrum of the rows added so far; more rows may be added afterwards.
+        """Return the spectrum of the rows added so far, as `spectrum` does, but keep the Gram matrix for more rows.
 
         The eigenvalue routine overwrites the lower triangle and the diagonal. Before the call the lower triangle is
         copied to the upper one; after the call the lower triangle and the diagonal are restored.
@@ -117,13 +144,19 @@ class Gram:
 
 
 class DeviceGram(Gram):
-    """A Gram matrix on a torch device, with checked eigenvalues. The constructor receives torch as an argument.
+    """A Gram matrix on a torch device, with checked eigenvalues.
 
     Eigenvalue solvers on GPUs are known to fail or to return wrong values for n above about 23,000. Therefore three
     checks must hold: the eigenvalues sum to the trace, their squares sum to the squared Frobenius norm, and the number
-    above the Press tolerance equals the inertia of the shifted matrix. If a check fails, the CPU computes the
-    eigenvalues of the same matrix, and the spectrum's `method` records that. Memory on the device: three to four times
-    8 n^2 bytes.
+    above the squared Press tolerance agrees with an independent count (`inertia_count`). If a check fails, the CPU
+    computes the eigenvalues of the same matrix, and the spectrum's `method` records that. Memory on the device: three
+    to four times 8 n^2 bytes.
+
+    Args:
+        n: number of columns of M.
+        solver: function that computes the eigenvalues on the CPU if a check fails.
+        torch: the module torch, an argument because this package does not import it.
+        device: the device.
     """
 
     def __init__(self, n: int, solver: Solver | None = None, *, torch: Any, device: Any) -> None:
@@ -141,10 +174,9 @@ class DeviceGram(Gram):
         self.matrix.addmm_(rows_RN.T, rows_RN)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return the spectrum of the rows added so far; more rows may be added afterwards.
+        """Return the spectrum of the rows added so far, as `spectrum` does, but keep the Gram matrix for more rows.
 
-        Torch's eigenvalue routine does not change the matrix. `spectrum` may drop the matrix, so this method keeps a
-        reference.
+        Torch's eigenvalue routine does not change the matrix. `spectrum` may drop it, so this method keeps a reference.
         """
         self._add_block()
         kept = self.matrix
@@ -162,10 +194,11 @@ class DeviceGram(Gram):
         if trusted:
             return eigenvalues
         on_host = self.matrix.cpu().numpy().T  # symmetric, so Fortran order needs no copy
-        self.matrix = None  # the device's memory is free while the CPU works
+        self.matrix = None  # frees the device's memory while the CPU works
         return self._solver(on_host)
 
     def _trusted(self, eigenvalues: Float64, m: int, n: int, trace: float) -> bool:
+        """Return True if the eigenvalues pass the three checks of the class, each with a tolerance for rounding."""
         squares = float(self._torch.linalg.vector_norm(self.matrix)) ** 2
         sums = ((eigenvalues.sum(), trace), ((eigenvalues**2).sum(), squares))
         if not all(abs(found - exact) <= SUMS_AGREE * abs(exact) for found, exact in sums):
@@ -192,9 +225,12 @@ class DeviceGram(Gram):
 def lapack_eigenvalues(matrix: Float64) -> Float64:
     """Return the ascending eigenvalues of the symmetric matrix with this lower triangle; the matrix is overwritten.
 
-    The matrix must be in Fortran order. The routine is LAPACK's two-stage dsyevd_2stage, for which SciPy has no
-    wrapper. The two-stage routine takes three fifths of the time of SciPy's `evd`, which is the fallback if SciPy's
-    LAPACK has no dsyevd_2stage.
+    The matrix should be in Fortran order; any other matrix is copied, which takes as much memory again. The routine is
+    LAPACK's dsyevd_2stage, for which SciPy has no wrapper. It takes three fifths of the time of SciPy's `evd`, which is
+    the fallback if SciPy's LAPACK has no dsyevd_2stage.
+
+    Raises:
+        LinAlgError: the routine did not converge.
     """
     routine = _lapack("dsyevd_2stage_")
     if routine is None:
@@ -218,7 +254,7 @@ def lapack_eigenvalues(matrix: Float64) -> Float64:
 
 @contextmanager
 def lapack_threads(count: int) -> Iterator[None]:
-    """Set the number of threads of SciPy's LAPACK inside the context, provided that this LAPACK is OpenBLAS."""
+    """Set the number of threads of SciPy's LAPACK inside the context; has no effect if that LAPACK is not OpenBLAS."""
     ask, give = _lapack("openblas_get_num_threads"), _lapack("openblas_set_num_threads")
     before = ask() if ask and give else 0
     if before:
@@ -234,7 +270,7 @@ def lapack_threads(count: int) -> Iterator[None]:
 def _lapack(name: str) -> Any:
     """Return a routine of the LAPACK that SciPy is linked with, or None if there is no such routine.
 
-    In SciPy's wheels all names have the prefix `scipy_`.
+    In SciPy's wheels the names of all routines have the prefix `scipy_`, which `name` lacks.
     """
     library = ctypes.CDLL(cython_lapack.__file__)
     return getattr(library, f"scipy_{name}", None) or getattr(library, name, None)
@@ -243,9 +279,9 @@ def _lapack(name: str) -> Any:
 def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
     """Return the number of eigenvalues above a threshold without computing them; only the lower triangle is read.
 
-    Sylvester's law of inertia: A - threshold I = L D L^T has as many positive eigenvalues as D, whose blocks are 1 x 1
-    or 2 x 2. For a Gram matrix and the squared Press tolerance, the count is the Press rank by an independent method:
-    n^3/3 flops instead of 4/3 n^3. Memory: one copy of the matrix.
+    By Sylvester's law of inertia, A - threshold I = L D L^T has as many positive eigenvalues as D, whose diagonal
+    blocks are 1 x 1 or 2 x 2. For a Gram matrix and the squared Press tolerance, the count is the Press rank. This
+    method needs n^3/3 flops, while computing the eigenvalues needs 4/3 n^3. Memory: one copy of the matrix.
     """
     shifted = np.array(symmetric_nn, dtype=np.float64, order="F")
     np.einsum("ii->i", shifted)[:] -= threshold
@@ -259,15 +295,18 @@ def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
 def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
     """Return the number of positive eigenvalues of D in a Bunch-Kaufman factorisation L D L^T.
 
-    A negative pivot marks both rows of a 2 x 2 block of D, whose determinant is negative, so that the block has one
-    positive and one negative eigenvalue.
+    diagonal_n is the diagonal of D, and pivots_n are LAPACK's pivots. A negative pivot marks both rows of a 2 x 2 block
+    of D. The determinant of such a block is negative, so it has one positive and one negative eigenvalue.
     """
     single = pivots_n > 0
     return int((diagonal_n[single] > 0).sum()) + int((~single).sum()) // 2
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
-    """Copy the entries above the diagonal from `source`, the transpose of the matrix, in bands of BLOCK rows."""
+    """Overwrite the entries above the diagonal of a matrix with those of `source`, a view of its transpose.
+
+    This makes the matrix symmetric, in bands of BLOCK rows, so that no copy of the whole matrix is needed.
+    """
     for start in range(0, len(matrix), BLOCK):
         stop = min(start + BLOCK, len(matrix))
         matrix[start:stop, stop:] = source[start:stop, stop:]

@@ -1,15 +1,18 @@
 """Response of the Press rank and the effective rank to rounding and noise (Parthiban et al. 2021, SM section 5).
 
-Both experiments truncate the log-probability matrix of a run over its first test contexts to rank ten.
+Both experiments truncate the log-probability matrix of a run over its first n test contexts to rank ten.
 
 * Rebuilding (SM Table 14): decompose the matrix by SVD and multiply the factors again, ten times.
 * Noise (SM Tables 15 and 16): add independent N(0, c/n^2) numbers to all entries of the n x n diagonal matrix of
-  singular values.
+  singular values, for several c.
 
-The paper's Algorithm 1 rebuilds the diagonal matrix, but the error of that matrix does not grow after the first round.
-The printed error grows, as the error of the whole matrix U S V^T does. Therefore both matrices are rebuilt. The
-published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3, if the largest singular
-value is 1, c/n^2 is a variance and the tolerance is float64's. The paper states none of these three conditions.
+The paper's Algorithm 1 rebuilds the diagonal matrix of singular values, whose error does not grow after the first
+round. The error that the paper prints grows with every round, as that of the whole matrix U S V^T does. Therefore both
+matrices are rebuilt here.
+
+The published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3, if the matrix is
+scaled so that its largest singular value is 1, c/n^2 is a variance, and the tolerance has float64's epsilon. The paper
+states none of these three conditions.
 
 Suffixes: N contexts, V words, K = 10 singular values kept.
 """
@@ -33,11 +36,11 @@ from softmax_bottleneck.store.seeds import derive
 Say = Callable[[str], None]
 Row = dict[str, str | int | float]
 
-PAPER_SIZE = 10_000
-TRUE_RANK = 10
+PAPER_SIZE = 10_000  # number of contexts in the paper
+TRUE_RANK = 10  # rank of the truncated matrix
 ROUNDS = 10
 EPSILON = float(np.finfo(np.float64).eps)
-EFFECTIVE = ("1e-3", "1e-4", "1e-5")
+EFFECTIVE = ("1e-3", "1e-4", "1e-5")  # epsilons of effective ranks; NOISE and NOISE_EFFECTIVE are values of c
 NOISE = tuple(f"1e-{n}" for n in (2, 4, 8, 16, 20, 21, 22, 23, 24, 25, 26, 28, 32))
 NOISE_EFFECTIVE = tuple(f"1e-{n}" for n in range(20, 26))
 
@@ -48,8 +51,8 @@ class Truncated:
 
     Attributes:
         left_NK, sigma_K, right_KV: factors of the truncated decomposition, in descending order of singular values.
-        press_rank: Press rank of the whole matrix at float32's tolerance.
-        of: label of the model, without a semicolon.
+        press_rank: Press rank of the matrix before truncation, with float32's epsilon.
+        of: `dataset/model` of the run, for the result rows; a semicolon would break their column `condition`.
     """
 
     left_NK: NDArray[np.floating[Any]]
@@ -60,9 +63,9 @@ class Truncated:
 
     @classmethod
     def of_matrix(cls, log_p_NV: NDArray[np.float32], of: str) -> Truncated:
-        """Return the rank-ten truncation of a matrix with more than ten rows and columns.
+        """Return the rank-ten truncation of a matrix with more than ten rows and columns; `of` is its attribute.
 
-        The method is Lanczos iteration from a fixed start vector.
+        The method is Lanczos iteration from a fixed start vector, so that the result is reproducible.
         """
         matrix_NV = np.asarray(log_p_NV, dtype=np.float64)
         start = np.ones(min(matrix_NV.shape))
@@ -75,9 +78,10 @@ class Truncated:
 def predicted_rank(c: float, size: int) -> int:
     """Return the Press rank that the quarter-circle law predicts under noise of variance c/n^2, with n = `size`.
 
-    The largest singular value of the matrix without noise is 1. The singular values of the noise, divided by sqrt(c/n),
-    have density sqrt(4 - x^2)/pi on [0, 2]; this gives the share above float64's tolerance. The prediction is at least
-    ten, because the ten original singular values lie above the tolerance.
+    The matrix without noise has n rows and n columns, and its largest singular value is 1. The singular values of the
+    noise, divided by sqrt(c/n), have the density sqrt(4 - x^2)/pi on [0, 2]. The prediction is n times the share of
+    this distribution above the Press tolerance with float64's epsilon. It is at least ten, because the ten original
+    singular values lie above the tolerance.
     """
     tolerance = 0.5 * math.sqrt(2 * size + 1) * EPSILON
     x = min(2.0, tolerance / math.sqrt(c / size))
@@ -86,16 +90,25 @@ def predicted_rank(c: float, size: int) -> int:
 
 
 def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield the result rows, one number each, of the experiment `options["synthetic"]`, a key of EXPERIMENTS."""
+    """Yield the result rows, one number each, of an experiment on a truncated matrix.
+
+    `options["synthetic"]` names the experiment: "rebuild", "noise" or "noise-effective".
+    """
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 
 
 def _row(table: str, condition: str, metric: str, value: float) -> Row:
+    """Return a result row for a table of the paper; the paper's model is MoS trained with NT-ASGD (`mos-nt`)."""
     return {"table": table, "model": "mos-nt", "condition": condition, "metric": metric, "value": value, "seed": 0}
 
 
 # --- rebuilding -----------------------------------------------------------------------------------------------------
 def _rebuild(matrix: Truncated, say: Say) -> Iterator[Row]:
+    """Yield the Press rank before truncation, then rank and error after each round of decomposing and multiplying.
+
+    The rounds are done for the whole matrix, and then for the diagonal matrix of singular values (`as printed`). The
+    error is the squared Frobenius norm of the difference from the first matrix, divided by that of the first matrix.
+    """
     size, table = len(matrix.left_NK), "SM Table 14"
     where = f"size={size};of={matrix.of}"
     yield _row(table, f"first {size} test contexts;{where}", "rank_press", matrix.press_rank)
@@ -118,6 +131,12 @@ def _rebuild(matrix: Truncated, say: Say) -> Iterator[Row]:
 def _noise(
     matrix: Truncated, say: Say, *, table: str, levels: tuple[str, ...], effective: tuple[str, ...]
 ) -> Iterator[Row]:
+    """Yield the ranks of the diagonal matrix of singular values under noise, for every c in `levels`.
+
+    The matrix is scaled so that its largest singular value is 1. All levels scale the same noise. The metrics are the
+    Press rank, the rank predicted for this size (`rank_predicted`) and for the paper's size (`rank_predicted_paper`),
+    and the effective rank for every epsilon in `effective`.
+    """
     rng = np.random.default_rng(derive(0, "robustness", "noise"))
     size = len(matrix.left_NK)
     noise_NN = rng.standard_normal((size, size))

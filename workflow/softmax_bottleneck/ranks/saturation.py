@@ -20,9 +20,9 @@ from softmax_bottleneck.store.errors import DataError
 def singular_value_entropy(sigma: ArrayLike) -> float:
     """Return the entropy, in nats, of the singular values divided by their sum.
 
-    The entropy is 0 at rank 1, and ln(count) if all singular values are equal. The paper prints ln(count) minus this
-    entropy, the distance from the uniform distribution (see `singular_value_divergence`): 0 if all directions are used
-    equally, with a jump when a model saturates. Zero values belong to the count but add nothing to the entropy.
+    The entropy is 0 at rank 1, and ln(count) if all singular values are equal, where count is their number. The paper
+    uses ln(count) minus this entropy instead (see `singular_value_divergence`), and reports that it jumps when a model
+    saturates. Singular values of zero belong to the count but add nothing to the entropy.
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.
@@ -37,15 +37,21 @@ def singular_value_entropy(sigma: ArrayLike) -> float:
 
 
 def singular_value_divergence(sigma: ArrayLike) -> float:
-    """Return the KL divergence, in nats, of the normalised singular values from the uniform distribution."""
+    """Return the KL divergence, in nats, of the normalised singular values from the uniform distribution.
+
+    The divergence is 0 if all directions are used equally, and ln(count) at rank 1.
+
+    Raises:
+        DataError: a value is negative, nan or infinite, or all are zero.
+    """
     return math.log(len(sound(sigma))) - singular_value_entropy(sigma)
 
 
 def anisotropy(vectors_ND: Floats) -> float:
     """Return the mean cosine over all pairs of different vectors (Ethayarajh 2019, section 3).
 
-    The mean is 0 for isotropic vectors and 1 if all vectors have the same direction. With s the sum of the N vectors
-    scaled to unit length, the mean is (|s|^2 - N) / (N (N - 1)), which needs one pass and no pairs.
+    The mean is about 0 for isotropic vectors and 1 if all vectors have the same direction. It is computed in one pass
+    as (|s|^2 - N) / (N (N - 1)), where s is the sum of the N vectors after scaling each to unit length.
 
     Raises:
         DataError: there are fewer than two vectors, or a vector is zero or not finite.

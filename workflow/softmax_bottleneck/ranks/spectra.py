@@ -1,22 +1,24 @@
 """Singular values and ranks of log-probability matrices, from a stream of rows or from factors.
 
-The field compares heads by the rank of ln P(word | context) over test contexts (Yang et al. 2018; Kanai et al. 2018,
-Table 3; Parthiban et al. 2021, Table 6). The published method is a full SVD of a matrix of 3 to 33 GB. This module has
-two exact methods that never hold the matrix in memory:
+Papers compare heads by the rank of the matrix of ln P(word | context) over test contexts (Yang et al. 2018; Kanai et
+al. 2018, Table 3; Parthiban et al. 2021, Table 6). The published method is a full SVD of a matrix of 3 to 33 GB. This
+module has two methods that never hold the whole matrix in memory, without approximating it:
 
 * `gram_singular_values` streams rows into the float64 Gram matrix G = M^T M, whose eigenvalues are the squares of the
   singular values of M.
-* `factored_singular_values` is for log-linear heads, where ln P = [H | 1 | -logZ] [W | b | 1]^T. Thin QRs of both
-  factors and the SVD of a core of D + 2 columns give the whole spectrum.
+* `factored_singular_values` is for log-linear heads, where ln P = [H | 1 | -log Z] [W | b | 1]^T. H holds the context
+  vectors, W the word vectors, b the biases and log Z the log-partition of each context. The thin QR decompositions of
+  both factors and the SVD of a small matrix with D + 2 rows and columns give all singular values.
 
 Precision of a Gram matrix. Let e be the norm of the error of the computed G. The eigenvalues of G are off by at most e
 (Weyl's inequality), hence singular values below sqrt(e), the *noise floor*, are noise. Rows are float32 and exact in
-float64, so that e comes only from the summation and from the eigenvalue solver: some hundred float64 epsilons of
-sigma_max^2. The published tolerance squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2.
-For a test set this is thousands of times e, and the counts are those of an SVD. A Gram matrix in float32 would not do,
-because its noise floor lies above the published tolerance; nor would a tolerance with float64's epsilon, which lies
-below the noise floor of any Gram matrix. For small matrices the margin is thin, so this module computes their SVD
-instead. Every `RankReport` states whether its tolerance was clear of the noise floor.
+float64, so that e comes only from the summation and from the eigenvalue solver. It is some hundred times
+eps64 sigma_max^2, where eps32 and eps64 are the machine epsilons of float32 and float64. The published tolerance
+squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2. For a test set this is thousands of
+times e, so the counts are those of an SVD. Two other combinations would fail: the noise floor of a Gram matrix in
+float32 lies above the published tolerance, and a tolerance with eps64 lies below the noise floor of any Gram matrix.
+For small matrices tol is close to the noise floor, so this module computes their SVD instead. `RankReport.floor_clear`
+states whether the tolerance was well above the noise floor.
 
 Suffixes: m or N rows (contexts), n or V columns (words), D context width, R rows of a block. Singular values are
 float64, in descending order.
@@ -40,8 +42,8 @@ Progress = Callable[[int], None]
 MakeGram = Callable[[int], Gram]
 Centring = Literal["none", "rows", "both"]
 
-BLOCK_BYTES = 16 << 20
-DIRECT_ENTRIES = 1 << 20  # up to this many entries an SVD takes less than a second
+BLOCK_BYTES = 16 << 20  # approximate size of a block of rows
+DIRECT_ENTRIES = 1 << 20  # up to this many entries, the SVD of a matrix is computed, which takes less than a second
 
 
 def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
@@ -49,11 +51,13 @@ def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
 
     Args:
         matrix_mn: the matrix.
-        centring: "rows" subtracts from every row its mean, which removes log Z and any other constant of a context.
-            "both" then also subtracts from every column its mean, which removes the frequencies of words.
+        centring: "none" leaves the matrix as it is. "rows" subtracts from every row its mean, which removes log Z and
+            any other constant of a context. "both" then also subtracts from every column its mean, which removes the
+            part of the log-probabilities that all contexts share, such as word frequencies.
 
     Raises:
-        DataError, UserError: under the conditions of `gram_singular_values`.
+        DataError: a number is nan or infinite, the matrix is empty, or (without centring) not float32 or float64.
+        UserError: the Gram matrix does not fit into memory.
     """
     return centred_singular_values(lambda: [matrix_mn], matrix_mn.shape[1], centring)
 
@@ -66,9 +70,18 @@ def centred_singular_values(
     progress: Progress | None = None,
     make_gram: MakeGram = Gram,
 ) -> Spectrum:
-    """Return the singular values of the centred matrix (see `singular_values`).
+    """Return the singular values of a centred matrix whose rows arrive in chunks.
 
-    `chunks` returns a new iterator over the rows at every call; centring "both" reads the rows twice.
+    Args:
+        chunks: function that returns a new iterator over the chunks of rows at every call; it is called twice for the
+            centring "both", else once.
+        n_columns: width of every chunk.
+        centring: "none", "rows" or "both", as in `singular_values`.
+        progress: called with the number of rows read so far, once per chunk, during the last reading.
+        make_gram: as in `gram_singular_values`.
+
+    Raises:
+        DataError, UserError: as in `gram_singular_values`.
     """
     rows: Iterable[Floats] = chunks()
     if centring != "none":
@@ -78,12 +91,14 @@ def centred_singular_values(
 
 
 def _centred_rows(chunks: Iterable[Floats]) -> Iterator[Float64]:
+    """Yield the chunks in float64, each row minus its mean."""
     for chunk in chunks:
         rows = chunk.astype(np.float64)
         yield rows - rows.mean(1, keepdims=True)
 
 
 def _mean_row(chunks: Iterable[Float64]) -> Float64:
+    """Return the mean of all rows (DataError: there are none)."""
     parts = [(len(chunk), chunk.sum(0)) for chunk in chunks if len(chunk)]
     refuse_empty(len(parts), 1)
     return np.asarray(sum(total for _, total in parts) / sum(count for count, _ in parts))
@@ -94,18 +109,20 @@ def gram_singular_values(
 ) -> Spectrum:
     """Return the singular values of a matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
 
-    Memory: one chunk, and 8 n^2 bytes for the Gram matrix, which the eigenvalue solver overwrites. At first, up to
-    2 n^2 bytes of rows are held as well: a matrix with few rows (m <= n/2) uses the smaller m x m Gram matrix of its
-    rows, and a matrix with few entries uses an SVD. Time: m n^2 flops, then 4/3 n^3.
+    The method depends on the size m x n: an SVD for few entries, the m x m Gram matrix of the rows if m <= n/2, and
+    else the n x n Gram matrix of the columns. The number of rows is unknown at first, so about n/2 rows are held in
+    memory (2 n^2 bytes in float32) before the method is chosen. The other memory is one chunk, and 8 n^2 bytes for the
+    Gram matrix, which the eigenvalue solver overwrites. Computation: m n^2 flops, then 4/3 n^3.
 
     Args:
         chunks: consecutive rows; the caller may reuse one buffer for all chunks.
         n_columns: width of every chunk.
         progress: called with the number of rows read so far, once per chunk.
-        make_gram: returns an empty `Gram` or `DeviceGram` with the given number of columns.
+        make_gram: function from a number of columns to an empty `Gram` or `DeviceGram`.
 
     Raises:
-        DataError: a number is nan or infinite, a chunk has another width or type than the first, or there are no rows.
+        DataError: a number is nan or infinite, there are no rows, or a chunk does not have n_columns columns or is not
+            of the same type as the first.
         UserError: the Gram matrix does not fit into memory.
     """
     return nested_singular_values(chunks, n_columns, None, progress=progress, make_gram=make_gram)[1]
@@ -121,8 +138,9 @@ def nested_singular_values(
 ) -> tuple[Spectrum | None, Spectrum]:
     """Return the singular values of the first rows of a matrix and of the whole matrix, in one pass over its rows.
 
-    The first spectrum is None if `first_rows` is None or not less than the number of rows. Arguments, memory and errors
-    are those of `gram_singular_values`; the first spectrum takes another 4/3 n^3 flops.
+    `first_rows` is the number of first rows. The first spectrum is None if this number is None or not less than the
+    number of rows. The other arguments, the memory and the errors are those of `gram_singular_values`; the first
+    spectrum takes another 4/3 n^3 flops.
     """
     stream = _Rows(_cut_after(chunks, first_rows), n_columns, progress)
     rows = iter(stream)
@@ -145,7 +163,7 @@ def nested_singular_values(
 
 
 def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Floats]:
-    """Yield all chunks, after splitting the chunk that extends beyond row `first_rows`."""
+    """Yield all chunks; split the chunk that contains row `first_rows`, so that one chunk ends there."""
     count = 0
     for chunk in chunks:
         inside = 0 if first_rows is None else first_rows - count
@@ -158,12 +176,15 @@ def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Flo
 
 
 def _is_tall(n_rows: int, n_columns: int) -> bool:
-    """Return True if the matrix has enough rows and entries for the Gram matrix of its columns."""
+    """Return True if the Gram matrix of the columns is used: more than n/2 rows, and too many entries for an SVD."""
     return n_rows > n_columns // 2 and n_rows * n_columns > DIRECT_ENTRIES
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Return copies of all chunks, or only of the first chunks if these show that the matrix is tall."""
+    """Read and copy chunks until the rows read show that the matrix is tall (`_is_tall`), or until there are no more.
+
+    The chunks after that remain in the iterator.
+    """
     held: deque[Floats] = deque()
     count = 0
     for chunk in rows:
@@ -175,7 +196,12 @@ def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
 
 
 class _Rows:
-    """An iterable of chunks that checks every chunk, counts the rows and records their number type."""
+    """An iterable of chunks that checks every chunk, counts the rows and records their number type.
+
+    Attributes:
+        count: number of rows read so far.
+        dtype: number type of the chunks, "float32" or "float64"; empty before the first chunk.
+    """
 
     def __init__(self, chunks: Iterable[Floats], n_columns: int, progress: Progress | None) -> None:
         self._chunks = chunks
@@ -194,6 +220,7 @@ class _Rows:
                 self._progress(self.count)
 
     def _check_form(self, chunk: Floats) -> None:
+        """Raise DataError if a chunk has a wrong shape, or another number type than the first or than floats."""
         if chunk.ndim != 2 or chunk.shape[1] != self._n_columns:
             raise DataError(f"a chunk of rows has shape {chunk.shape}, expected (any, {self._n_columns})")
         self.dtype = self.dtype or chunk.dtype.name
@@ -205,12 +232,16 @@ class _Rows:
 
 
 def _drain(held: deque[Floats]) -> Iterator[Floats]:
+    """Yield the chunks and remove each of them, so that its memory is free as soon as it has been used."""
     while held:
-        yield held.popleft()  # so that each chunk's memory is free as soon as it is used
+        yield held.popleft()
 
 
 def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spectrum:
-    """Return the spectrum of a matrix in memory that is small or has few rows."""
+    """Return the spectrum of a matrix in memory, by SVD if it has few entries, else by the Gram matrix of its rows.
+
+    `dtype` is the number type that the spectrum records.
+    """
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:
         return dense_singular_values(matrix_mn)
@@ -224,7 +255,7 @@ def dense_singular_values(matrix_mn: Floats) -> Spectrum:
     """Return the singular values of a matrix in memory by LAPACK's float64 SVD.
 
     This method suits small matrices, and tolerances below the noise floor of a Gram matrix. Memory: 16 m n bytes. If
-    divide and conquer (gesdd) does not converge, QR iteration (gesvd) is used and named in `method`.
+    divide and conquer (gesdd) does not converge, QR iteration (gesvd) is used, and `method` is "svd-gesvd".
 
     Raises:
         DataError: a number is nan or infinite, or the matrix is empty.
@@ -250,15 +281,16 @@ def factored_singular_values(
 
     The rank is at most D + 2: D is the softmax bottleneck (Yang et al. 2018, section 2), the bias adds one and log Z
     adds one. The rank is at most D + 1 with rows centred, and D with rows and columns centred (see `singular_values`).
-    All other singular values are exactly zero and only counted, in `n_zero`. Method: QR of each factor by blocks of
-    rows, then the SVD of R_left R_right^T. Memory besides the factors: some blocks of 16 MiB, or of 8 (D + 2)^2 bytes
-    if that is more; the N x V matrix never exists.
+    All other singular values are exactly zero; the spectrum only has their number, `n_zero`. Method: QR decomposition
+    of each factor by blocks of rows, then the SVD of R_left R_right^T. Memory besides the factors: some blocks of 16
+    MiB, or of 8 (D + 2)^2 bytes if that is more; the N x V matrix never exists.
 
     Args:
-        contexts_ND: context vectors that are multiplied by the word matrix (for MoC, after mixing).
-        weight_VD: word matrix.
-        bias_V: bias of the words.
-        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`.
+        contexts_ND: context vectors H that are multiplied by the word matrix (for MoC, after mixing).
+        weight_VD: word matrix W.
+        bias_V: bias b of the words.
+        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. If rows are centred, its values do
+            not matter.
         centring: "none", "rows" or "both", as in `singular_values`.
 
     Raises:
@@ -267,8 +299,9 @@ def factored_singular_values(
     n_contexts, width = contexts_ND.shape
     n_words = len(weight_VD)
     _require_shapes(contexts_ND, weight_VD, bias_V, log_z_N)
-    # The same matrix with centred word vectors: h.w + b - logZ = h.(w - w0) + (b - b0) - (logZ - h.w0 - b0). Terms that
-    # all words share would otherwise be in two factors and cancel only in the product. Without log Z, rows are centred.
+    # With the mean word vector w0 and the mean bias b0, h.w + b - logZ = h.(w - w0) + (b - b0) - (logZ - h.w0 - b0).
+    # This form is more accurate: a large term that all words share would otherwise be in h.w + b and in logZ, and
+    # cancel only in the product. Without the last term, rows are centred.
     mean_D, mean_bias = weight_VD.mean(0, dtype=np.float64), bias_V.mean(dtype=np.float64)
     origin_D = contexts_ND.mean(0, dtype=np.float64) if centring == "both" else 0.0
     columns = {"none": 2, "rows": 1, "both": 0}[centring]
@@ -285,13 +318,14 @@ def factored_singular_values(
     r_left, r_right = triangle(left, n_contexts, width + columns), triangle(right, n_words, width + columns)
     sigma = scipy.linalg.svd(r_left @ r_right.T, compute_uv=False, check_finite=False)
     floor = FLOAT64_EPS * (width + 2) * float(np.linalg.norm(r_left) * np.linalg.norm(r_right))
-    if sigma[0] <= floor:  # only rounding errors: the zero matrix, e.g. of a vocabulary of one word
+    if sigma[0] <= floor:  # the matrix is zero up to rounding errors, e.g. if the vocabulary has one word
         sigma = np.zeros_like(sigma)
     n_zero = min(n_contexts, n_words) - len(sigma)
     return Spectrum(sigma, n_zero, n_contexts, n_words, "factors", contexts_ND.dtype.name, noise_floor=floor)
 
 
 def _require_shapes(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_z_N: Floats) -> None:
+    """Raise DataError if the shapes of the factors do not fit, a factor is empty, or a number is not finite."""
     wanted = {"contexts": contexts_ND, "weight": weight_VD, "bias": bias_V, "log Z": log_z_N}
     n_contexts, width = contexts_ND.shape
     shapes = {"contexts": (n_contexts, width), "weight": (len(weight_VD), width), "log Z": (n_contexts,)}
@@ -304,10 +338,11 @@ def _require_shapes(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_
 
 
 def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -> Float64:
-    """Return the factor R of the thin QR of a tall matrix, from blocks of rows; `rows_of` returns the rows of a slice.
+    """Return the factor R of the thin QR decomposition of a matrix that is read in blocks of rows.
 
-    R has shape [min(n_rows, n_columns), n_columns]. The R of the previous R stacked on the next block is the R of all
-    rows so far (Golub and Van Loan, "Matrix Computations", 5.2), as accurate as a single QR.
+    `rows_of` returns the rows of a slice in float64. R has shape [min(n_rows, n_columns), n_columns]. The decomposition
+    of the previous R stacked on the next block gives the R of all rows so far (Golub and Van Loan, "Matrix
+    Computations", 5.2). This is as accurate as a single decomposition.
     """
     step = max(n_columns, BLOCK_BYTES // (8 * n_columns))
     upper = np.empty((0, n_columns))
@@ -320,7 +355,10 @@ def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -
 def log_normalisers(
     contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = BLOCK_BYTES
 ) -> Float64:
-    """Return log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N], computed in blocks of words and contexts."""
+    """Return log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N] for contexts h_n, word vectors w_v and biases b_v.
+
+    The logits are computed in blocks of words and contexts of about `block_bytes` bytes.
+    """
     words = max(1, min(len(weight_VD), block_bytes // (8 * weight_VD.shape[1])))
     rows = max(1, block_bytes // (8 * words))
     log_z_N = np.full(len(contexts_ND), -np.inf)

@@ -30,9 +30,10 @@ class Spectrum:
         n_zero: number of further singular values that are exactly zero by construction (for a product of factors).
         m: number of rows.
         n: number of columns.
-        method: method of computation, in float64: svd, svd-gesvd, gram-of-columns, gram-of-rows or factors.
-        dtype: number type of the matrix (or of the hidden states).
-        noise_floor: singular values below this are rounding errors of the method.
+        method: method of computation, in float64: svd, svd-gesvd, gram-of-columns, gram-of-rows or factors. On a GPU,
+            the name of the device follows in brackets.
+        dtype: number type of the matrix; for the method `factors`, that of the context vectors.
+        noise_floor: singular values below this are only rounding errors of the method.
     """
 
     sigma: Float64
@@ -53,7 +54,7 @@ class Spectrum:
         return np.concatenate([self.sigma, np.zeros(self.n_zero)])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all attributes as named arrays without objects, for an .npz file; `from_arrays` reads them back."""
+        """Return {attribute: array} with all attributes, for an .npz file; `from_arrays` converts them back."""
         return {name: np.asarray(getattr(self, name)) for name in self.__dataclass_fields__}
 
     @classmethod
@@ -66,7 +67,10 @@ class Spectrum:
 def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
     """Raise DataError if a vector or matrix has a nan or an infinity.
 
-    The message gives the first such row, counted from `first_row`, and calls the vector or matrix `what`.
+    Args:
+        values: the vector or matrix.
+        what: its name in the message, e.g. "the weights".
+        first_row: number of its first row in the message; not 0 if `values` is a chunk of a longer matrix.
     """
     sound = np.isfinite(values)
     if sound.all():
