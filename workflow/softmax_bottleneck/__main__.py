@@ -28,7 +28,11 @@ EPILOG = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return its exit code; an error that the user can fix is printed as one line on stderr."""
+    """Run one command and return its exit code.
+
+    An error that a user or a later attempt can solve is printed as one line on stderr; any other error is raised.
+    `arguments` is the command line without the name of the program; None means that of this process.
+    """
     args = parser().parse_args(arguments)
     args.arguments = sys.argv[1:] if arguments is None else arguments
     say = _line_printer(args.log)

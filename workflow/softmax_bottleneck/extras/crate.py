@@ -90,7 +90,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
     """
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
-    for name in study.datasets:  # what identifies a corpus, but never its text
+    for name in study.datasets:  # files that identify a corpus; its text is never packed
         places = (study.store.corpus_folder(name) / "files.json", study.store.tokens_folder(name) / "corpus.json")
         results += [path for path in places if path.is_file()]
     suffixes = RUN_FILES | ({".safetensors"} if with_weights else set())
@@ -201,7 +201,7 @@ def _reject_private(folder: Path) -> None:
         UserError: a file contains the path of a folder of this machine, or its host name.
     """
     names, host = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}, socket.gethostname()
-    names |= {host} if re.search(r"[\d.-]", host) else set()  # `node17` identifies a machine; any text has a plain word
+    names |= {host} if re.search(r"[\d.-]", host) else set()  # a host name without these may be a common English word
     private = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in names))
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.suffix not in BINARY:

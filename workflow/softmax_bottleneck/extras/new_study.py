@@ -21,7 +21,7 @@ from softmax_bottleneck.training import check
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
 HELD_OUT = 10  # valid and test are a tenth of every file each, at its end
-LEAST_COUNT, MOST_WORDS = 3, 10_000  # of the words in the vocabulary
+LEAST_COUNT, MOST_WORDS = 3, 10_000  # a word of the vocabulary occurs at least 3 times in train; at most 10,000 words
 LARGEST_BATCH, BPTT, UPDATES = 20, 35, 100  # the batch is smaller if an epoch would have fewer updates
 Lines = list[list[str]]
 
@@ -70,7 +70,7 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
         f"datasets/{name}/{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS
     }
     files |= {f"datasets/{name}.yaml": DATASET.format(name=name, title=title, folder=texts.name), f"{name}.yaml": study}
-    with tempfile.TemporaryDirectory() as scratch:  # the study is checked before it gets its place
+    with tempfile.TemporaryDirectory() as scratch:  # the study is checked before anything is written to `into`
         _write(Path(scratch), files)
         try:
             checked = load_study(Path(scratch, f"{name}.yaml"))

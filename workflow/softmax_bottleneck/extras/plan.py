@@ -11,7 +11,7 @@ from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, costs, plan
 from softmax_bottleneck.training import check
 
-Hours = tuple[bool, float, float]  # of a run or another piece of work: whether it is done, GPU hours, CPU hours
+Hours = tuple[bool, float, float]  # True if a run or another item of work is done, its GPU hours, its CPU hours
 
 
 def check_study(study: Study, options: argparse.Namespace, say: Say) -> None:

@@ -30,7 +30,7 @@ TAIL = 12  # lines of the log to show if Snakemake itself fails
 TRIES = 5  # calls of Snakemake on a cluster
 PAUSE_S = 60.0  # before the second of them; it doubles with each further one
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the line on a terminal, and between lines elsewhere
+TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the progress line on a terminal, and between lines elsewhere
 CLEAR = "\r\x1b[K"
 PAGE = "report/index.html"
 FIRST_S, RELOAD_S = 45.0, 30  # before the first interim report, and before the browser reloads it
@@ -215,7 +215,7 @@ class Display:
 
     def _epochs_done(self, run: Run) -> int:
         folder = self.study.store.run_folder(run.path)
-        if (folder / "done.json").exists():  # maybe after fewer epochs
+        if (folder / "done.json").exists():  # training may have ended before its last planned epoch
             return run.schedule.epochs
         log = folder / "epochs.jsonl"
         return log.read_bytes().count(b"\n") if log.exists() else 0

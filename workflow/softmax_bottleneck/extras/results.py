@@ -109,7 +109,7 @@ def repair_results(study: Study, options: argparse.Namespace, say: progress.Say)
     found, removed = verify.repair(study)
     for path in removed:
         say(f"removed {study.store.root / path}")
-    runs = sum(path.parts[0] == "runs" and len(path.parts) == 4 for path in removed)  # folders: damaged weights
+    runs = sum(path.parts[0] == "runs" and len(path.parts) == 4 for path in removed)  # whole folders of runs
     training = f" and trains {runs} of the runs" if runs else ""
     say(f"{study.name}: findings: {len(found.findings)}, removed: {len(removed)}")
     say(f"`make reproduce` recomputes what was removed{training}")

@@ -93,7 +93,9 @@ class Request:
 
 
 def parse_head(text: str) -> tuple[str, dict[str, Any]]:
-    """Return the name and all options of a head from text such as `gss:c=-1.5,k=2.5`; others get their default values.
+    """Return the name and the options of a head from text such as `gss:c=-1.5,k=2.5`.
+
+    Options that the text leaves out have their default values.
 
     Raises:
         UserError: the text is malformed, or the head or an option is invalid.
@@ -236,7 +238,7 @@ def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
 
 
 # --- formats --------------------------------------------------------------------------------------------------------
-@np.errstate(over="ignore")  # of sizes in a header that lies
+@np.errstate(over="ignore")  # a damaged header may give sizes whose product overflows
 def _numpy(path: Path, name: str) -> Shard:
     """Return the description of an array in an .npy or .npz file; of an .npy file, only the header is read.
 

@@ -5,7 +5,8 @@ There are three kinds of input:
 * Hidden states and a softmax layer: the singular values follow from the factors, and the matrix is never built.
 * Hidden states and a layer whose head has no weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is
   computed block by block, by rows or by columns, whichever gives the smaller Gram matrix.
-* Log-probabilities: they are read shard by shard, and held in memory only if there are fewer rows than columns.
+* Log-probabilities: they are read shard by shard, and held in memory only if there are fewer rows than columns. An
+  output matrix without hidden states is read in the same way, although it holds no log-probabilities.
 
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C part of a matrix.
 """
@@ -34,7 +35,7 @@ BLOCK_BYTES = 32 << 20
 BASE_BYTES = 400 << 20  # Python with its libraries, and blocks being computed
 TRIANGLES = 8  # arrays of (D + 2)^2 float64 numbers that QR and SVD of the factors hold at once, with LAPACK's copies
 TORCH_BYTES = 300 << 20  # with its own work arrays
-SLOPE_STEP = 1e-5  # of a difference quotient of a head's function, whose error is some 1e-10
+SLOPE_STEP = 1e-5  # half the step of the difference quotients of a head's function, whose error is about 1e-10
 CHECK_SIDE = 1024  # rows, and columns, that are computed to check the rank bound
 SUM_TOLERANCE = 1e-3  # largest |ln s| that is accepted for the sum s of a row's probabilities
 
@@ -367,7 +368,7 @@ def _gram_spectrum(blocks: Callable[[bool], Iterator[Floats]], shape: tuple[int,
     """
     (m, n), transposed = shape, shape[0] < shape[1]
     say(f"Gram matrix of {min(shape)} x {min(shape)}, then its eigenvalues, which may take longer")
-    # The engine computes the Gram matrix of the columns it is given: of the transpose where rows are fewer.
+    # `gram_singular_values` forms the Gram matrix of columns; if rows are fewer, it gets the transposed matrix.
     spectrum = spectra.gram_singular_values(blocks(transposed), min(shape))
     method = spectrum.method.replace("gram-of-columns", "gram-of-rows") if transposed else spectrum.method
     return replace(spectrum, m=m, n=n, method=method)

@@ -1,7 +1,8 @@
 """Measures of an output layer besides its rank: centred ranks, saturation, unargmaxable words, preserved gradient.
 
-For a softmax layer all of them are computed from its factors. For other layers and for log-probabilities, only some can
-be computed from the given files and within the memory.
+Unargmaxable words are never the most probable word, whatever the hidden state. For a softmax layer all measures are
+computed from its factors. For other layers and for log-probabilities, only some can be computed from the given files
+and within the memory.
 
 Suffixes: N contexts, V words, D width, R rows of a block.
 """
@@ -20,9 +21,9 @@ from softmax_bottleneck.ranks.spectra import Centring
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.progress import Say
 
-GRADIENT_CONTEXTS = 2048  # evenly spaced: the share of more of them is the same to three digits
+GRADIENT_CONTEXTS = 2048  # evenly spaced contexts; more of them give the same share to three digits
 CENTRINGS: tuple[Centring, ...] = ("rows", "both")
-ROWS = 4096  # of a matrix that are added to a Gram matrix at once
+ROWS = 4096  # rows of a matrix that are added to a Gram matrix at once
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from softmax_bottleneck.store.progress import Say
 
 WINDOW = 512  # tokens that are read at once, without the text before them
 CAUSAL_TOKENS = 32  # tokens of the text on which `_require_causal` tries a model
-TOLERANCE = 1e-4  # of the largest logit: how far W h + b may be from the model's own
+TOLERANCE = 1e-4  # largest accepted difference from the model's own logits, relative to the largest logit
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # keys of Gemma 2, RecurrentGemma, xLSTM
 PADDING = "{} rows of the output matrix are padding, of no token, and left out"
 NOT_CAUSAL = (
@@ -223,7 +223,7 @@ def open_model(path: Path, text: str) -> OpenModel:
     if layer is None or not hasattr(layer, "weight"):
         raise UserError(f"{path}: {type(model).__name__} has no output matrix; {ADVICE}")
     words = min(max(tokenizer.get_vocab().values()) + 1, len(layer.weight))
-    of_text = model.config.get_text_config(decoder=True)  # of a model that sees or hears as well
+    of_text = model.config.get_text_config(decoder=True)  # multimodal models have a configuration for text alone
     longest = getattr(of_text, "max_position_embeddings", None) or -1  # XLNet says -1: no limit
     cap = next(filter(None, (getattr(of_text, name, None) for name in CAPS)), None)
     window = min(WINDOW, longest) if longest > 0 else WINDOW
@@ -293,7 +293,7 @@ def _load(path: Path) -> tuple[Any, Any, Any]:
         if path.is_file():  # GGUF
             folder, options = path.parent, options | {"gguf_file": path.name}
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
-        else:  # as the file says, whatever class the family has
+        else:  # reads tokenizer.json directly, independent of the tokenizer class of the model's family
             tokenizer = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, use_safetensors=True, **options

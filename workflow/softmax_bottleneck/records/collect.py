@@ -1,9 +1,9 @@
 """The step `collect`, which turns finished runs into records; the steps of the report read no run folders.
 
 The plan of the study names the folder of every run, so results of other settings or of older code are never read. Every
-run gets one of the states STATES (records.py), with a reason. A run that is diverged, failed, stale, damaged or not
-trained has no numbers in the records. A trained run stays `missing` until its perplexities and ranks are measured. The
-numbers that such a run has by then are in the records already, and count in the means of tables and figures.
+run gets a state, such as `ok`, and a reason (see `Reading.state`). A run that is diverged, failed, stale, damaged or
+not trained has no numbers in the records. A trained run stays `missing` until its perplexities and ranks are measured.
+The numbers that such a run already has are in the records, and count in the means of tables and figures.
 """
 
 import math
@@ -62,12 +62,20 @@ class Reading:
     def state(self, wordsim: bool) -> tuple[str, str]:
         """Return the run's state and the reason for it.
 
-        The state is one of STATES in records.py. The reason is empty if nothing is missing. For unfinished training it
-        names the last epoch in the log. The log can be some epochs ahead of the saved state from which training
-        resumes; these epochs are then trained and logged again.
+        The states are:
+
+        * `ok`: all is measured, except perhaps word similarity;
+        * `missing`: the run is not trained, or its perplexities or ranks are not measured;
+        * `diverged`: the loss diverged;
+        * `failed`: a file records another failure;
+        * `stale`: a file was made from another version of an input;
+        * `unsound`: a file is damaged or belongs to another run.
+
+        The reason is empty if nothing is missing. For unfinished training it names the last epoch in the log. The log
+        can be some epochs ahead of the saved state from which training resumes. These epochs are trained again.
 
         Args:
-            wordsim: True if the dataset has word-similarity benchmarks. A run without them is `ok`, with a reason.
+            wordsim: True if the dataset has word-similarity benchmarks. The reason then says if they are not measured.
         """
         if finding := self.found.first_finding:
             return ("stale" if finding.kind == "stale" else "unsound"), finding.words

@@ -24,7 +24,7 @@ from softmax_bottleneck.study import Run, Study, Unit
 RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # hold the numbers
 LARGE = ("model.safetensors", "hidden.npz")
 RECORDS_OF_RUN = ("run.json", "outcome.json", "measured.json")
-FILES_OF_RUN = {  # besides its record; results name files of other folders as well
+FILES_OF_RUN = {  # files of a run's own folder besides its record; results also name files of other folders
     *(*LARGE, *RECORDS_OF_RUN, "epochs.jsonl", "spectrum.npz"),
     *(f"{name}.json" for name in RESULTS if name not in ("done", "dynamic")),
 }
@@ -82,7 +82,7 @@ class RunFiles:
         return self.folder.name.startswith("dynamic-")
 
     def find(self, kind: str, name: str, problem: str) -> None:
-        """Append a problem with the file `name` of this run to `findings`; `kind` is that of the `Finding`."""
+        """Append a problem with the file `name` of this run to `findings`; `kind` is one of KINDS."""
         inside = f"{self.folder.name}/" if self.is_evaluation else ""
         words = f"{problem}: `make repair` removes it"
         self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
@@ -120,10 +120,10 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 # --- small files ----------------------------------------------------------------------------------------------------
 def read(run: Run, folder: Path) -> RunFiles:
-    """Read and check the small files of a run. The problems are in `findings` of the result; absence is none.
+    """Read and check the small files of a run; the problems are in `findings` of the result.
 
-    A file is damaged (its hash does not match), foreign (it names another run), or stale (it was made from another
-    version of a file of the run).
+    A problem is a file that is damaged (its hash does not match), foreign (it names another run), or stale (it was made
+    from another version of a file of the run). Absent files are not a problem.
     """
     found = RunFiles(run, folder)
     for name in RESULTS:

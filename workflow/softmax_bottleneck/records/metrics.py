@@ -94,7 +94,7 @@ def catalogue() -> Mapping[str, Metric]:
     }
 
 
-# Of the means of another metric: sign in the name, words of the label, words of the definition.
+# Metrics that compare the means of another metric: part of the name, words of the label, words of the definition.
 _DERIVED = (
     (GAIN, "gain", "how much smaller the mean is than that of"),
     (REDUCTION, "reduction (%)", "by how many percent the mean is smaller than that of"),

@@ -25,7 +25,7 @@ STATE_COLUMNS = (
 STAGE_COLUMNS = (*STATE_COLUMNS, "stage")
 FINETUNED, DYNAMIC = "finetuned", "dynamic"  # conditions of what is measured after training
 STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
-UNLEARNED = 0.95  # of the unigram perplexity; a run above it knows how frequent words are, and no more
+UNLEARNED = 0.95  # share of the unigram model's perplexity above which a run has learned little but word frequencies
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
 
 
@@ -227,8 +227,8 @@ def load(folder: Path) -> Records:
     )
 
 
-SPECTRUM_POINTS = 200  # of a thinned spectrum, besides the first ones
-SPECTRUM_START = 100  # singular values from the largest on that are all kept
+SPECTRUM_POINTS = 200  # evenly spaced points of a thinned spectrum
+SPECTRUM_START = 100  # largest singular values, all of which a thinned spectrum has
 
 
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:

@@ -17,8 +17,8 @@ from softmax_bottleneck.study import Study
 MADE_FROM_RECORDS = ("claims.json", "page.json", "report/index.html")
 STUDY_PARTS = (*records.FILES, "verify.json", *MADE_FROM_RECORDS, "tables", "figures", "report", "partial")
 NOTHING_TO_REMOVE = ("diverged", "failed")  # these are results
-# Files that the step `measure` makes again, with all that it made from them, once measured.json is gone too. Damage to
-# any other file in the folder of a run means training it again.
+# Files that the step `measure` writes again, with everything made from them, after they and measured.json are removed.
+# After damage to any other file in its folder, a run is trained again.
 MEASURED = (
     *("measure.json", "topk.json", "hidden.npz", "rank.json", "spectrum.npz", "epochs_rank.json", "wordsim.json"),
     "measured.json",

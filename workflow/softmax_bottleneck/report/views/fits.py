@@ -181,7 +181,7 @@ def fit_maps_figure(
     canvas, axes = plots.panels(2 * len(rows), max(len(models), len(sizes)), 3.1, 2.5)
     for squares, lines, (alpha, metric) in zip(axes[::2], axes[1::2], rows, strict=True):
         own, label = shown[shown["alpha"] == alpha], find(metric).label
-        top = float(own.groupby(["model", "M", "d"])[metric].mean().max())  # all of a row share their colours
+        top = float(own.groupby(["model", "M", "d"])[metric].mean().max())  # all maps of a row share a colour scale
         for panel, model in zip(squares, models, strict=False):
             table = own[own["model"] == model].pivot_table(index="M", columns="d", values=metric, aggfunc="mean")
             table = table.sort_index(ascending=False)
@@ -251,7 +251,7 @@ def fit_curves_figure(
     """
     frames = Frames.of(source, fits)
     shown, with_gap = frames.fits, GAP_CLOSED in metrics
-    if frames.have(metrics) and with_gap:  # narrower than their distribution's columns, where a softmax fails
+    if frames.have(metrics) and with_gap:  # where r > d, a softmax cannot represent the distribution
         shown = shown[(shown["r"] > shown["d"]) & (shown["model"] != BASELINE)]
     if shown.empty or not frames.have(metrics):
         return _nothing()
@@ -281,9 +281,16 @@ def fit_curves_figure(
 def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
     """Draw the reference values of a metric in a panel, and choose the scale of the y axis.
 
-    For the gap closed, the reference is the softmax at 0 %. If the rank of the true distribution is on the x axis, it
-    is the value of the true distribution. Other panels have no reference; their y axis is logarithmic if the largest
-    positive value of `own`, the fits in the panel, is more than 20 times the smallest.
+    For the gap closed, the reference is the softmax, at 0 %. If the rank of the true distribution is on the x axis, the
+    reference is the metric's exact value for the true distribution. Other panels have no reference, and a logarithmic y
+    axis if their largest positive value is more than 20 times the smallest.
+
+    Args:
+        axes: the panel.
+        truths: the true distributions, as in `Frames`.
+        own: the fits in the panel.
+        x: column on the x axis.
+        metric: metric on the y axis.
     """
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")

@@ -26,7 +26,7 @@ from softmax_bottleneck.study import ROOT, Column, Experiment, Study, load_exper
 RANK, SIZE = "rank_eff_1e-3", "parameters"
 COLUMNS = ["dataset", "model", "seeds", SIZE, TEST_PPL, RANK]
 REFERENCE = "softmax"
-FAR = 0.5  # of the models' range: a bound further below is written at the edge of the panel
+FAR = 0.5  # distance of the bound below the best model, in ranges of all models, from which it is only text at the edge
 SHADES = "flare"  # light to dark, so that it survives every colour-vision deficiency and grey
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
@@ -36,7 +36,7 @@ TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistic
 def summary_table(
     source: Source, dataset: str, *, baseline: str = "softmax", seeds_not_tested: tuple[schema.Integer, ...] = ()
 ) -> Section:
-    """Return a section with a row per model and a column per column of the experiment that belongs to this corpus.
+    """Return a section with a row per model and a column per metric, without the columns of other corpora only.
 
     A p-value is that of a two-sided unpaired t-test, Student's or Welch's, between the test perplexities of a model and
     of the baseline. A gain or a reduction in percent compares the means of a model and of another one (`_gain_cell`).
@@ -133,7 +133,7 @@ EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
 def truth_table(source: Source) -> Iterator[Section]:
     """Yield the section of `summary_table` for each synthetic language, with rows of the true distribution on top.
 
-    These rows are listed in EXACT.
+    One row has the values that are expected in the test contexts, the other those on the test text itself (see EXACT).
     """
 
     def exact_cell(dataset: str, column: Column, exact: str | None) -> Cell:
@@ -204,7 +204,7 @@ def _points(source: Source) -> pd.DataFrame:
 
     Each line has the number of runs and their means of the number of parameters, test perplexity and effective rank
     (nan if not measured). Models that are trained for another number of epochs than the softmax on the same corpus are
-    left out, and so are runs no better than a unigram model.
+    left out, and so are runs that are hardly better than a unigram model (`Records.unlearned`).
     """
     rows = []
     for dataset in source.datasets:

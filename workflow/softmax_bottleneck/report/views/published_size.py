@@ -18,7 +18,7 @@ from softmax_bottleneck.study import canonical_json
 
 SIGMA = "relative_singular_value"
 KEYS, CURVE = ["dataset", "model", "seed"], ["index", SIGMA, "tolerance"]
-LOWEST = 1e-9  # of the axis: what lies below is rounding
+LOWEST = 1e-9  # smallest relative singular value drawn; smaller ones are rounding errors
 
 
 # --- models and their families --------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def archived_labels(source: Source) -> dict[str, str]:
 
 # --- the table ------------------------------------------------------------------------------------------------------
 def published_size_table(source: Source) -> list[Section]:
-    """Return a section per corpus with a row per archived run and a column per column of the experiment.
+    """Return a section per corpus with a row per archived run and a column per metric.
 
     The model with the fewest parameters is in the first row.
     """
@@ -70,7 +70,7 @@ def published_size_table(source: Source) -> list[Section]:
     sections = []
     for dataset in dict.fromkeys(archived.run.dataset for archived in archived_runs()):
         own = [archived for archived in runs.values() if archived.run.dataset == dataset]
-        # A width has a column of its own.
+        # The label names the family and not the model, because the table has a column for the width.
         rows = {a.name: f"{labels[family[a.run.model]]}, seed {a.run.seed}, {a.hardware}" for a in own}
         sections.append(source.section(dataset, rows, source.column_labels(columns), cell))
     return sections

@@ -28,7 +28,7 @@ from softmax_bottleneck.report.source import MetricName, Source, label
 from softmax_bottleneck.study import schema
 
 MEASURED, PUBLISHED, PRINTED = "measured", "published", "printed"  # origins
-Windows = Mapping[str, tuple[schema.Number, schema.Number]]  # of perplexities that the paper singles out, by corpus
+Windows = Mapping[str, tuple[schema.Number, schema.Number]]  # corpus -> range of perplexities in the paper
 
 
 # --- points and correlations ----------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def _points(
     """Yield a point per run that has all of the metrics `names`, then a point of published numbers if all exist.
 
     A point has the keys dataset, model, origin (MEASURED or PUBLISHED), seed (only if measured) and the metrics. With
-    `learned`, runs no better than a unigram model are left out.
+    `learned`, runs that are hardly better than a unigram model (`Records.unlearned`) are left out.
     """
     place: dict[str, object] = {"dataset": dataset, "model": model}
     by_metric = {metric: source.values(dataset, model, metric, learned=learned) for metric in names}
@@ -64,8 +64,8 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
     """Return a frame with a line per run of the grid over c and k of GSS, then a line per published dot of Figure 2.
 
     c and k are nan for a published dot, because the paper does not print them. The other columns are dataset, model,
-    origin (MEASURED or PUBLISHED), seed, test perplexity and Press rank. Runs no better than a unigram model are left
-    out.
+    origin (MEASURED or PUBLISHED), seed, test perplexity and Press rank. Runs that are hardly better than a unigram
+    model (`Records.unlearned`) are left out.
     """
     rows: list[dict[str, object]] = []
     for model in source.models:
