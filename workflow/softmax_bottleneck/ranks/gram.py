@@ -74,7 +74,7 @@ class Gram:
         return max(1, min(BLOCK, SYRK_ENTRIES // n))
 
     def add(self, chunk: Floats) -> None:
-        """Add the products row^T row of a chunk of rows [any, n]; the caller may reuse the chunk's memory afterwards."""
+        """Add the products row^T row of a chunk of rows [any, n]; the caller may reuse its memory afterwards."""
         start = 0
         while start < len(chunk):
             part = chunk[start : start + len(self._block) - self._filled]
