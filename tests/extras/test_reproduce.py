@@ -124,7 +124,7 @@ def budget_used_up(study: Study) -> None:
     assert code == 75 and "time limit reached; saved at" in last
     assert "Interim report: " in out and "0/1" in out
     page = Store().study_folder("small") / "partial" / "report" / "index.html"
-    assert str(page.resolve()) in out and "it resumes there" in page.read_text(encoding="utf-8")
+    assert str(page.resolve()) in out and "the same command resumes it" in page.read_text(encoding="utf-8")
 
 
 def step_failed(study: Study) -> None:

@@ -58,8 +58,8 @@ def test_an_interrupted_run_says_where_it_stopped(study) -> None:
     fake.write_epochs(first, 4)
     Store().run_folder(second.path).mkdir(parents=True)
     (Store().run_folder(second.path) / "resume-b.pt").touch()
-    assert states(study)[first.path] == ("missing", "stopped after epoch 4 of 10; it resumes there")
-    assert states(study)[second.path] == ("missing", "stopped in epoch 1 of 10; it resumes there")
+    assert states(study)[first.path] == ("missing", "stopped after epoch 4 of 10; the same command resumes it")
+    assert states(study)[second.path] == ("missing", "stopped in epoch 1 of 10; the same command resumes it")
 
 
 @pytest.mark.fault("G1")

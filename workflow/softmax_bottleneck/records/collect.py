@@ -85,9 +85,9 @@ class Reading:
             epochs, curve = self.run.schedule.epochs, self.found.curve
             if curve:
                 last = curve[-1].get("epoch", len(curve))
-                return "missing", f"stopped after epoch {last} of {epochs}; it resumes there"
+                return "missing", f"stopped after epoch {last} of {epochs}; the same command resumes it"
             if any(self.found.folder.glob("resume-?.pt")):
-                return "missing", f"stopped in epoch 1 of {epochs}; it resumes there"
+                return "missing", f"stopped in epoch 1 of {epochs}; the same command resumes it"
             return "missing", "not finetuned yet" if self.run.start else "not trained yet"
         for name, content in self.files.items():
             status = content.get("status", "failed")

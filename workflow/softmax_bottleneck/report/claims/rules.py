@@ -535,7 +535,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
-    """Return the generated text: `the interval of Press rank lies above 2 times; otherwise refuted if it lies ...`."""
+    """Return the text `the interval of Press rank lies above 2 times; otherwise not reproduced if it lies ...`."""
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
         suffix = UNITS.get(quantity.unit, PLAIN)[1]
@@ -545,7 +545,7 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 
     region = " and ".join(bounds(("above", holds[0]), ("below", holds[1])))
     other = " or ".join(bounds(("below", fails[0]), ("above", fails[1])))
-    return f"the interval of {quantity.what} lies {region}; otherwise refuted if it lies {other}"
+    return f"the interval of {quantity.what} lies {region}; otherwise not reproduced if it lies {other}"
 
 
 def every(*parts: Rule) -> Rule:
