@@ -1,10 +1,10 @@
 """Saturation of an output layer along training, and the share of the loss gradient that the layer preserves.
 
 Saturation means that a layer uses few of its dimensions. The command `rank` prints the same measures for any model
-(docs/ranks.md). The centred rank and the preserved gradient are defined for log-linear heads only. These compute
-log-probabilities as log_softmax(W h + b), so that only the word matrix W lies between context vectors h and logits.
+(docs/ranks.md). The centred rank and the preserved gradient are defined for log-linear heads only. A log-linear head
+computes log-probabilities as log_softmax(W h + b), where h is a context vector and W the word matrix.
 
-Suffixes: N contexts, V words, D width, R contexts of a chunk.
+Suffixes: N contexts, V words, D width, R contexts of one chunk.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
     """Return measures of the saturation of an output layer, from its weights and the hidden states that enter it.
 
     Returns:
-        A dict with these keys. weight_entropy: entropy of the normalised singular values of the word matrix, divided by
-        its maximum. hidden_anisotropy: mean cosine of two hidden states, without those that are zero. For log-linear
-        heads only, rank_centred: effective rank at epsilon = 1e-3 of the log-probabilities with centred rows and
-        columns; gradient_passed: share of the energy (squared norm) of the loss gradient that reaches the body, as a
-        mean over contexts.
+        A dict with two keys, or with four keys for a log-linear head:
+
+        * weight_entropy: entropy of the normalised singular values of the word matrix, divided by its maximum.
+        * hidden_anisotropy: mean cosine over all pairs of nonzero hidden states.
+        * rank_centred (log-linear): effective rank at epsilon = 1e-3 of the log-probabilities, centred by rows and
+          columns.
+        * gradient_passed (log-linear): share of the loss gradient's squared norm that reaches the body, averaged over
+          contexts (`energy_mean` in `ranks.gradients`).
 
     Raises:
-        DataError: a number is not finite, or fewer than two hidden states are not zero.
+        DataError: a number is not finite, or there are fewer than two nonzero hidden states.
     """
     weight_VD, hidden_ND = head.decoder.weight.cpu().numpy(), contexts.hidden.cpu().numpy()
     sigma = singular_values(weight_VD).with_zeros()
@@ -63,7 +66,7 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
 
 
 def _gradients(head: Head, contexts: Contexts) -> Iterator[Floats]:
-    """Yield gradients [R, V] of -ln P(next word) with respect to the logits, at up to GRADIENT_CONTEXTS contexts."""
+    """Yield gradients [R, V] of -ln P(next word) with respect to the logits, for evenly spaced contexts."""
     some_N = torch.linspace(0, len(contexts.hidden) - 1, min(len(contexts.hidden), GRADIENT_CONTEXTS)).long()
     targets = iter(contexts.targets.cpu()[some_N])
     for log_p_RV in chunks_of(head, contexts.hidden[some_N.to(contexts.hidden.device)]):

@@ -46,8 +46,8 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
         done: content of the run's done.json.
 
     Returns:
-        The content of rank.json and, for a run with snapshots, of epochs_rank.json (ranks along training), which the
-        caller writes, and the hash of spectrum.npz.
+        The results of the step. `files` holds the content of rank.json. For a run with snapshots, it also holds the
+        content of epochs_rank.json, the ranks along training. The caller writes both files.
 
     Raises:
         DataError: an input file is missing or damaged, or a log-probability is not finite.
@@ -82,9 +82,9 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
 def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | None) -> list[dict[str, Any]]:
     """Return one row of ranks and saturation measures for the untrained model, each snapshot and the best epoch.
 
-    A row has the keys epoch, phase, valid_ppl (None for the untrained model), best (True for the best epoch), and those
-    of `RankReport.metrics` and `saturation`. The measures use the first `limit` contexts of the test text, or all
-    contexts if `limit` is None.
+    A row has the keys `epoch`, `phase` and `valid_ppl` of the epoch log, and `best`, which is True for the best epoch.
+    The untrained model has epoch 0, phase "untrained" and valid_ppl None. The other keys are those of
+    `RankReport.metrics` and `saturation`. The measures use the first `limit` contexts of the test text (None: all).
     """
     rows, test_T = [], corpus.load_for(study, run).test
     device = choose_device(run.device)
@@ -101,7 +101,7 @@ def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | 
 def spectra(
     model: LanguageModel, hidden_TD: NDArray[np.float32], first_rows: int | None = None
 ) -> tuple[Spectrum | None, Spectrum]:
-    """Return the singular values of the log-probability matrix over the first contexts and over all contexts.
+    """Return the spectra of two log-probability matrices: over the first contexts, then over all contexts.
 
     The model is set to evaluation mode. For a log-linear head the singular values are computed from the factors of the
     matrix, for other heads from its Gram matrix.
@@ -109,8 +109,8 @@ def spectra(
     Args:
         model: the model.
         hidden_TD: hidden states of all contexts.
-        first_rows: number of first contexts. If it is None or not less than the number of contexts, the first spectrum
-            is None.
+        first_rows: number of contexts of the first spectrum. The first spectrum is None if this number is None, or if
+            there are no further contexts.
     """
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
@@ -129,9 +129,9 @@ def spectra(
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """Return a function that creates an empty Gram matrix on a device from its number of columns.
+    """Return a function that creates an empty n x n Gram matrix on a device; its argument is n.
 
-    On a GPU this is a `DeviceGram`, which checks the eigenvalues that the GPU computes.
+    On a GPU, the Gram matrix is a `DeviceGram`, which checks the eigenvalues that the GPU computes.
     """
     if device.type == "cpu":
         return Gram
@@ -139,10 +139,10 @@ def gram_maker(device: torch.device) -> Callable[[int], Gram]:
 
 
 def eigenvalues_without_gpu(matrix: Float64) -> Float64:
-    """Compute the eigenvalues of a Gram matrix on the CPU, and release this process's lease of its GPU meanwhile.
+    """Return the ascending eigenvalues of a Gram matrix, computed on the CPU; the matrix is overwritten.
 
-    Other jobs can use the GPU during this time; afterwards the function waits until it has the lease again. LAPACK uses
-    all CPU cores that this process may run on. The matrix is overwritten.
+    During the computation this process gives up its lease of the GPU, so that other jobs can use the GPU. Then the
+    function waits until it has the lease again. LAPACK uses all CPU cores that this process may run on.
     """
     torch.cuda.empty_cache()
     with lent_gpu(), lapack_threads(len(os.sched_getaffinity(0))):

@@ -1,9 +1,9 @@
 """Summaries, t-tests and correlations of a handful of runs.
 
 The published tests are unpaired two-sided Student t-tests with pooled variance over ten seeds (Parthiban et al. 2021,
-SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations). Welch's test, which
-does not assume equal variances, is given as well. A result that cannot be computed is None and has a reason. A number
-that is nan or infinite raises DataError, so the caller must decide how to report a diverged run.
+SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations). This module also has
+Welch's test, which does not assume equal variances. If a result cannot be computed, its numbers are None and its
+attribute `reason` says why. A number that is nan or infinite raises DataError, so callers must leave out diverged runs.
 
 Suffixes: B resamples, N pairs.
 """
@@ -43,7 +43,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Summary:
-        """Summarise values; their order changes no bit of the result.
+        """Return the summary of values; the same values in another order give a bitwise equal summary.
 
         Raises:
             DataError: a value is nan or infinite.
@@ -65,6 +65,8 @@ class Summary:
 @dataclass(frozen=True)
 class TestResult:
     """The result of an unpaired two-sided t-test of two means.
+
+    A test needs two values per sample, and two different values in at least one sample.
 
     Attributes:
         t, df, p: statistic, degrees of freedom and p-value; None if the test cannot be computed.
@@ -129,10 +131,9 @@ def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
 
 # --- shares ---------------------------------------------------------------------------------------------------------
 def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Return the bounds (low, high) of the Wilson score interval of a binomial share, at confidence level LEVEL.
+    """Return the bounds (low, high) of the 95 % Wilson score interval of the share successes / n.
 
-    The formula is in J. Am. Stat. Assoc. 22, 1927. The function does not call SciPy, because every measured run needs
-    the interval and importing SciPy takes up to half a second.
+    The formula is in J. Am. Stat. Assoc. 22, 1927. SciPy has the interval too, but takes half a second to import.
 
     Raises:
         DataError: there are no trials, or not 0 <= successes <= n.
@@ -153,12 +154,12 @@ class Correlation:
     Attributes:
         n: number of pairs.
         r: the coefficient; None if there are fewer than three pairs, or if all values of one variable are equal.
-        low, high: bootstrap percentile interval over resampled pairs; None if there is no coefficient, if no resamples
-            were requested, or if at least half of the resamples have no coefficient.
-        level: nominal coverage of the interval.
-        n_resamples: number of resamples; 0 if there is no coefficient.
-        n_undefined: number of resamples without a coefficient, because all values of one variable were equal. The
-            interval leaves them out.
+        low, high: bounds of the bootstrap percentile interval over resampled pairs. Both are None if r is None, if
+            n_resamples is 0, or if n_undefined is at least half of n_resamples.
+        level: confidence level of the interval.
+        n_resamples: number of resamples; 0 if r is None.
+        n_undefined: number of resamples in which all values of one variable were equal. They have no coefficient and
+            are not used for the interval.
         reason: why there is no coefficient; empty if there is one.
     """
 
@@ -197,7 +198,7 @@ def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: 
 def _correlation(
     coefficient: Callable[..., Float64], x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int
 ) -> Correlation:
-    """Return a correlation; `coefficient` computes it along the last axis and returns nan for constant values."""
+    """Return a correlation by the function `coefficient`, which has the arguments and the result of `pearson_r`."""
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
@@ -230,7 +231,7 @@ def _correlation(
 
 
 def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
-    """Return Pearson's r [B] of two arrays along an axis; nan where all values of one variable are equal."""
+    """Return Pearson's r [B] of two arrays along an axis; nan for a resample in which all x or all y are equal."""
     constant_B1 = (np.ptp(x_BN, axis, keepdims=True) == 0) | (np.ptp(y_BN, axis, keepdims=True) == 0)
     dx_BN, dy_BN = x_BN - x_BN.mean(axis, keepdims=True), y_BN - y_BN.mean(axis, keepdims=True)
     # Scaled before squaring, so that neither tiny nor huge numbers leave the range of float64.
@@ -243,7 +244,6 @@ def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
 
 
 def _spearman(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
-    """Return Spearman's rho [B] along an axis; nan where all values of one variable are equal."""
     from scipy import stats
 
     return pearson_r(stats.rankdata(x_BN, axis=axis), stats.rankdata(y_BN, axis=axis), axis)

@@ -61,7 +61,10 @@ class RankDemo:
     """One reading of the demonstration: a choice of all settings, including those that the text does not state.
 
     Attributes:
-        hidden_size, vocabulary_size, contexts, components: the published sizes H, V and S, and all values of K.
+        hidden_size: width H of the context vectors.
+        vocabulary_size: number V of words.
+        contexts: number S of contexts.
+        components: all values of K.
         input_law: distribution of the elements of context vectors: "normal" is N(0, 1), "uniform" is U[0, 1).
         input_scale: factor by which context vectors are multiplied.
         tanh: True if the components are g_k = tanh(U_k x + a_k), as in Yang et al. 2018; False for no tanh.
@@ -91,7 +94,10 @@ class RankDemo:
         return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
 
     def condition(self, components: int) -> str:
-        """Return the value of the column `condition` in result rows: K = `components`, the sizes, then the reading."""
+        """Return K, the sizes and the reading as text for the column `condition` of result rows.
+
+        For example, K = 2 gives `K=2;H=32;V=1000;S=2048;untrained;equal mixing` for the default reading.
+        """
         sizes = f"K={components};H={self.hidden_size};V={self.vocabulary_size};S={self.contexts}"
         return ";".join(filter(None, [sizes, "untrained;equal mixing", self.reading]))
 
@@ -108,14 +114,14 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
     """Return the result rows of a synthetic experiment, one number per row.
 
     Args:
-        options: options of the experiment. `synthetic` is "rank-demo" or a key of `robustness.EXPERIMENTS`; the latter
-            also need `size`, a number of contexts.
-        matrix: function from a number of contexts to the rank-ten truncation of a trained model's log-probability
-            matrix over these, or to None if no run has such a matrix. The result then has no rows.
+        options: options of the experiment. The option `synthetic` is "rank-demo" or a key of `robustness.EXPERIMENTS`.
+            In the second case the option `size` is the number of contexts.
+        matrix: function that returns the rank-ten truncation of a trained model's log-probability matrix; its argument
+            is the number of contexts. If it returns None, because no run has such a matrix, there are no result rows.
         say: reports progress.
 
     Raises:
-        UserError: `synthetic` has another value.
+        UserError: the option `synthetic` has another value.
     """
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
@@ -133,7 +139,7 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     The metric `rank` is comparable to the published ranks: it is the Press rank of ln P, at float32's epsilon.
     `rank_numpy` uses the default tolerance of numpy.linalg.matrix_rank instead: sigma_max max(m, n) eps, with the
     epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P. Within a sample all layers share
-    context vectors, word matrix and bias, and K + 1 components are the previous K and one more. A softmax has no
+    context vectors, word matrix and bias. A larger K adds components and keeps those of the smaller K. A softmax has no
     components, so its ranks are repeated for every K, as in the published table.
     """
     for draw in range(settings.draws):
@@ -190,9 +196,10 @@ def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple
 
 
 def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, bias_V: Array) -> dict[str, Spectrum]:
-    """Return the spectra of ln P and, if requested, of P, for P = softmax(W h + b) at the rows h of `context_SH`.
+    """Return the spectra {"rank": of ln P} of P = softmax(W h + b), where every row of `context_SH` is a vector h.
 
-    The spectrum of ln P comes from its exact factors (see `factored_singular_values`). The keys are those of `_layers`.
+    If `settings.probabilities` is True, the dict also has the spectrum of P, with the key "rank_p". The spectrum of
+    ln P is computed from the factors of ln P (see `factored_singular_values`).
     """
     log_z_S = log_normalisers(context_SH, weight_VH, bias_V)
     found = {"rank": factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}

@@ -3,8 +3,8 @@
 The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), with its quirks. Benchmark words are
 lower-cased, but the vocabulary is not. Word vectors are scaled to unit length, and 1e-6 is added to every component
 before the cosine is computed. A pair is dropped if the vocabulary lacks one of its words. If an ordered pair occurs
-twice, its last score counts. The result of a model is Spearman's rho with tied ranks averaged, and the number of pairs
-found.
+twice, its last score counts. A model's result is Spearman's rho (ties get their average rank). The number of pairs
+found is reported with it.
 
 Suffixes: V vocabulary, D word-vector width, N ordered pairs found.
 """
@@ -88,7 +88,7 @@ def evaluate(
     seed: int = 0,
     n_resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """Compare word vectors with a benchmark: return Spearman's rho of cosines and scores, with interval and coverage.
+    """Return Spearman's rho of the cosines of word vectors and the scores of a benchmark, with interval and coverage.
 
     Args:
         embedding_VD: word vectors, one row per word of the vocabulary.
@@ -101,14 +101,15 @@ def evaluate(
         The dict that wordsim.json stores for this benchmark, with these keys:
 
         * benchmark: name of the benchmark.
-        * n_pairs: number of pairs in the file.
-        * n_found: number of these pairs with both words in the vocabulary. SM Table 13 prints the number of the others.
+        * n_pairs: number of pairs in the file, in which a pair may occur twice.
+        * n_found: number of pairs in the file whose words are both in the vocabulary. SM Table 13 prints
+          n_pairs - n_found.
         * coverage: n_found / n_pairs.
-        * n_scored: number of distinct ordered pairs with usable vectors, from which rho is computed.
-        * n_skipped: number of distinct ordered pairs left out because a vector is zero, nan or infinite.
-        * rho, low, high: the coefficient and its percentile interval, or None.
-        * level, n_resamples: nominal coverage of the interval, and its number of resamples.
-        * reason: why there is no rho, with the number of pairs found; empty if there is one.
+        * n_scored: number of pairs from which rho is computed, without repetitions and skipped pairs.
+        * n_skipped: number of found pairs, without repetitions, of which a word vector is zero, nan or infinite.
+        * rho, low, high: the coefficient and the bounds of its interval; each may be None (see `Correlation`).
+        * level, n_resamples: confidence level of the interval, and number of bootstrap resamples.
+        * reason: text that says why rho is None, and how many pairs were found; empty if rho is a number.
 
     Raises:
         DataError: the number of rows is not the number of words.
@@ -166,8 +167,8 @@ def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]
 def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
     """Return the content of wordsim.json: a run's word vectors compared with the benchmarks of its dataset.
 
-    The word vectors are the body's input embedding if it has its own, and else the decoder's weights, with which the
-    embedding is tied. The benchmark of a synthetic language has exact similarities instead of human scores.
+    The word vectors are the rows of the body's input embedding. If the embedding is tied, these are the decoder's
+    weights. The benchmark of a synthetic language has exact similarities instead of human scores.
 
     Raises:
         DataError: the weights are missing or damaged, or a benchmark file is missing or malformed.

@@ -43,11 +43,13 @@ class Request:
     """The options of the command `rank`, which name the model to analyse.
 
     Attributes:
-        hidden: hidden states [contexts, width] that enter the output layer: FILE or FILE::NAME, patterns allowed.
-        weight: output matrix [words, width], whole or in shards of words.
-        bias: output bias [words].
+        hidden: files with the hidden states [contexts, width] that enter the output layer. Each entry is a file, a
+            pattern (`part-*.npy`), or one of these with the name of an array (`model.npz::hidden`).
+        weight: files with the output matrix [words, width], whole or in shards of words.
+        bias: file with the output bias [words].
         head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
-        log_probs: log-probabilities [contexts, words] in shards of contexts, instead of the four options above.
+        log_probs: files with log-probabilities [contexts, words], whole or in shards of contexts. They replace hidden,
+            weight, bias and head.
         model: Hugging Face folder or .gguf file, instead of arrays; needs `text`.
         text: UTF-8 file whose tokens are the contexts of `model`.
         targets: .npy file with the index of the word that follows each hidden state, or -1 for none.
@@ -70,7 +72,8 @@ class Request:
         """Check that the options name exactly one kind of input.
 
         Raises:
-            ValueError: they name none or several, or an option does not belong to the kind; `read` reports it.
+            ValueError: the options name no kind or several kinds, or an option does not belong to the kind.
+                `study.read` turns this into a UserError.
         """
         sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
         if sources not in SOURCES:
@@ -269,7 +272,7 @@ def _safetensors(path: Path, name: str) -> Shard:
     Raises:
         UserError: as in `_chosen`.
         DataError: the array holds no floating-point numbers.
-        ValueError: the header contradicts the size of the file or of the array; `find` reports this as damage.
+        ValueError: the header contradicts the size of the file or of the array. `find` turns this into a DataError.
     """
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -300,7 +303,11 @@ def dtype_of(shards: Sequence[Shard]) -> np.dtype[Any]:
 
 
 def load(shards: Sequence[Shard]) -> Floats:
-    """Return the rows of all shards in one array [N, C]; shards are read one at a time to save memory."""
+    """Return the rows of all shards in one array [N, C]; only one shard at a time is held besides the result.
+
+    Raises:
+        DataError: as in `Shard.read`.
+    """
     if len(shards) == 1:
         return shards[0].read()
     rows_NC = np.empty((sum(shard.rows for shard in shards), shards[0].columns), dtype_of(shards))

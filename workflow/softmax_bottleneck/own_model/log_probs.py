@@ -5,8 +5,8 @@ There are three kinds of input:
 * Hidden states and a softmax layer: the singular values follow from the factors, and the matrix is never built.
 * Hidden states and a layer whose head has no weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is
   computed block by block, by rows or by columns, whichever gives the smaller Gram matrix.
-* Log-probabilities: they are read shard by shard, and held in memory only if there are fewer rows than columns. An
-  output matrix without hidden states is read in the same way, although it holds no log-probabilities.
+* Log-probabilities: they are read shard by shard. They are held in memory only if there are fewer rows than columns.
+  An output matrix without hidden states is read in the same way, although it holds no log-probabilities.
 
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C part of a matrix.
 """
@@ -51,8 +51,8 @@ class Bound:
         where: size of the part that was checked, and the method, as text.
         rank: Press rank of the part.
         holds: True if the rank does not exceed the limit.
-        cliff: index after which the singular values of the part, centred by rows and columns, drop by the largest
-            factor, and this factor; for a softmax layer the index is D.
+        cliff: (k, ratio) of the part, centred by rows and columns: sigma_k / sigma_(k+1) is largest at this k, and
+            `ratio` is its value there (`ranks.spectral_cliff`). For a softmax layer, k is usually D.
     """
 
     limit: int
@@ -106,7 +106,7 @@ class LoadedLayer:
 
     @cached_property
     def log_z_N(self) -> Float64:
-        """The logarithm of the normaliser Z of each context, summed over all words in float64."""
+        """The logarithm of the normaliser Z of each context; Z is a sum over all words, in float64."""
         parts = []
         for rows in slices(len(self.hidden_ND), len(self.bias_V)):
             scores_RV = self._scores(rows, slice(None))
@@ -201,11 +201,12 @@ class Layer:
     def bound(self) -> Bound | None:
         """Check the bound rank <= D + 2 of a softmax layer on evenly spaced rows and words, and return the result.
 
-        These log-probabilities are computed one by one, because the method that uses the factors assumes the bound.
+        The log-probabilities of these rows and words are computed, and their rank is found by a full SVD. The faster
+        method by factors would be no check, because its result can never have a rank above D + 2.
 
         Returns:
-            The result of the check. None for a head other than softmax, to which the bound does not apply, and for a
-            matrix that is too small to have a higher rank than the bound.
+            The result of the check. The result is None for a head other than softmax, to which the bound does not
+            apply, and for a matrix whose smaller side is at most D + 2.
         """
         rows, words = (np.unique(np.linspace(0, size - 1, CHECK_SIDE).astype(np.intp)) for size in (self.m, self.n))
         limit = self.width + 2
@@ -277,8 +278,7 @@ class OutputMatrix:
         """Yield the rows of each shard [R, n], or if `transposed`, transposed blocks of columns [C, m].
 
         Raises:
-            DataError: a file is damaged or, in the subclass for log-probabilities, the probabilities of a row do not
-                add up to one.
+            DataError: a file is damaged. For `StoredLogProbs` also: a row's probabilities do not add up to one.
         """
         if transposed:
             whole_mn = inputs.load(self.files)
@@ -291,18 +291,18 @@ class OutputMatrix:
             yield rows_RV.astype(inputs.dtype_of(self.files), copy=False)
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
-        """Accept all rows, because weights may be any finite numbers.
+        """Do nothing, because weights may be any finite numbers.
 
-        The subclass for log-probabilities raises an error, which names `shard`, the file of the first row.
+        `StoredLogProbs` overrides this method: it raises DataError if the probabilities of a row do not add up to one.
+        `shard`, the file of the first row, is for the message.
         """
 
 
 class StoredLogProbs(OutputMatrix):
-    """A matrix of log-probabilities [contexts, words] read from files, for any head.
+    """A matrix of log-probabilities [contexts, words] in files, for any head.
 
     Raises:
-        DataError: the numbers are in half precision. When the rows are read: the probabilities of a row do not add up
-            to one.
+        DataError: the numbers are in half precision.
     """
 
     head = ("log_probs", {})
@@ -357,7 +357,7 @@ def slices(length: int, width: int) -> Iterator[slice]:
 
 
 def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Return the estimated bytes of the smaller Gram matrix, and of a buffer for rows with as many numbers."""
+    """Return the estimated bytes of the smaller Gram matrix, and of the rows that are held before it is built."""
     return (8 + dtype.itemsize) * min(rows, columns) ** 2
 
 

@@ -1,8 +1,7 @@
 """Measures of an output layer besides its rank: centred ranks, saturation, unargmaxable words, preserved gradient.
 
 Unargmaxable words are never the most probable word, whatever the hidden state. For a softmax layer all measures are
-computed from its factors. For other layers and for log-probabilities, only some can be computed from the given files
-and within the memory.
+computed from its hidden states and weights. For other inputs, only some measures or none are computed (see `measure`).
 
 Suffixes: N contexts, V words, D width, R rows of a block.
 """
@@ -45,11 +44,12 @@ class Measures:
     """The measures of an output layer; a measure that could not be computed is None or empty.
 
     Attributes:
-        centred: ranks of the log-probabilities centred by `rows`, and by `both` rows and columns.
-        spectra: singular values of the same two centred matrices.
+        centred: ranks of the centred log-probabilities. The key "rows" stands for centring by rows, the key "both" for
+            centring by rows and columns.
+        spectra: singular values of the same two centred matrices, with the same keys.
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
-        words: numbers of argmax-reachable and unargmaxable words.
+        words: counts of argmax-reachable words, and the unargmaxable words.
         gradient: share of the gradient of the loss, with respect to the logits, that the output matrix preserves.
     """
 
@@ -61,7 +61,7 @@ class Measures:
     gradient: ranks.GradientShare | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all measures except the spectra as a dict for JSON."""
+        """Return a dict for JSON with the keys centred, saturation, words_that_win and gradient_share."""
         saturation = {"weight": self.weight, "hidden": self.hidden}
         return {
             "centred": {name: report.to_json() for name, report in self.centred.items()},
@@ -73,9 +73,13 @@ class Measures:
 
 @np.errstate(over="ignore", invalid="ignore")
 def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
-    """Compute all measures that the given kind of input allows; the others are None or empty.
+    """Return the measures that the input allows; the others are None or empty.
 
-    Stored log-probabilities allow none of them, and an output matrix alone only its saturation and unargmaxable words.
+    * Stored log-probabilities: no measure.
+    * An output matrix alone: its saturation, and the unargmaxable words.
+    * Hidden states and an output layer: all measures, except the centred ranks if the head is not a softmax.
+
+    The preserved gradient needs `targets`, and the unargmaxable words need a time limit above 0.
 
     Args:
         request: the options of the command, for `targets` and the time limit `seconds`.
@@ -127,7 +131,7 @@ def _words(weight_VD: Floats, bias_V: Floats | None, request: Request, say: Say)
 
 # --- gradients ------------------------------------------------------------------------------------------------------
 def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
-    """Read the index of the word that follows each context; -1 marks a context without a next word.
+    """Return the index [N] of the word that follows each context; -1 marks a context without a next word.
 
     Raises:
         DataError: the file is damaged, or does not hold one valid index per context.

@@ -89,7 +89,9 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
 
 
 def rank(request: Request, say: Say, folder: Path) -> Result:
-    """Compute singular values, ranks and measures of a model; arrays of a saved model are written to `folder`.
+    """Return singular values, ranks and measures of a model.
+
+    If the request names a saved model, its arrays are first exported to `folder`.
 
     Raises:
         UserError: an option or input is invalid, or more memory is needed than is free.
@@ -240,9 +242,9 @@ def _plot(result: Result) -> str:
 
 # --- several models -------------------------------------------------------------------------------------------------
 def compare(files: Sequence[Path]) -> str:
-    """Return a table as text, with a column per rank.json and a row per number that differs between the files.
+    """Return a table as text, with a column per rank.json and a row per value that differs between the files.
 
-    "-" means not measured. Notes, provenance and times are not compared.
+    "-" means not measured. Notes, provenance, times and memory estimates are not compared.
 
     Raises:
         UserError: fewer than two files, or a file that is not a rank.json of `rank`.

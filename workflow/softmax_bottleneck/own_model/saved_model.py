@@ -2,8 +2,8 @@
 
 The hidden states are recorded by a hook on the output matrix, so that the final normalisation, tied weights and
 projections of any architecture are included. The rule by which the model computes its logits is inferred and checked
-against the model's own logits. Supported rules are W h + b, a multiple of it, and W h + b with a soft cap; any other
-rule raises an error. Nothing is downloaded, no code from a model folder is executed, and nothing is unpickled.
+against the model's own logits. Three rules are supported: W h + b, a constant times W h + b, and W h + b with a soft
+cap. Any other rule raises an error. Nothing is downloaded or unpickled, and no code from a model folder is executed.
 
 Suffixes: B rows of tokens, T tokens of a window, R a selection of positions, V words, D width.
 """
@@ -45,7 +45,7 @@ class Export(NamedTuple):
     Attributes:
         request: the options of the command, with the exported arrays in place of the model and its text.
         notes: remarks on the export, such as the perplexity on the text.
-        tokens: the tokens by id; empty if no model was exported.
+        tokens: list of tokens, in which a token's index is its id; empty if no model was exported.
     """
 
     request: Request
@@ -77,7 +77,7 @@ class OutputRule:
             path: the model, for the error message.
 
         Raises:
-            UserError: a logit differs by more than TOLERANCE times the largest logit (or times one, if that is more).
+            UserError: a logit differs by more than TOLERANCE max(1, |largest logit|).
         """
         distance = float(np.abs(self.logits(plain_RV) - logits_RV).max())
         largest = float(np.abs(logits_RV).max())
@@ -134,10 +134,11 @@ class OpenModel:
 
 # --- the output layer with hidden states of a text ------------------------------------------------------------------
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
-    """Write the hidden states of a text, the token after each of them, and the output layer to `folder`.
+    """Write the hidden states and next tokens of a text, and the output layer, to `folder`; return the export.
 
-    An existing folder is deleted first. The text is split into windows, and the last token of a window has no next
-    token (-1). If the logits are scaled, the written hidden states and bias are multiplied by the scale.
+    An existing folder is deleted first. The text is split into windows. The last position of a window has no next
+    token, so its target is -1. If the logits are a constant times W h + b, the written hidden states and bias are
+    multiplied by this constant.
 
     Raises:
         UserError: as in `open_model`; the text is missing or too short; or no supported rule gives the model's logits.
@@ -191,9 +192,10 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
 
 
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
-    """Return the rule whose logits are closest to the model's; it may still be wrong.
+    """Return the candidate rule whose logits are closest to the model's; `require_equal` must then check it.
 
-    The candidates are the soft cap of the model's configuration, W h + b itself, and the multiple of it that fits best.
+    The candidates are W h + b, the soft cap of the model's configuration applied to W h + b, and a constant times
+    W h + b. The constant is fitted by least squares.
 
     Args:
         plain_RV: W h + b at a selection of positions.

@@ -7,14 +7,15 @@ for h settle most words with dot products alone: the difference of w_i from the 
 multiplied by the inverse covariance of the word vectors (whitened). If w_i has the largest dot product with a
 direction, word i wins for every h that is long enough in this direction, whatever the biases.
 
-For each of the other words i, a linear program in h, t and m is solved against a few other words j, the rivals:
+For each remaining word i, a linear program in h, t and m is solved against a few other words j, the rivals:
 
     maximise m,   (w_i - w_j) . h + (b_i - b_j) t >= m for all rivals j,   -1 <= h <= 1,   0 <= t <= 1
 
-m is the smallest lead of word i over a rival. Since h is bounded, the biases have a factor t that makes up for it: if
-t > 0, h / t is a context vector with the lead m / t. The optimum m is zero if no h makes word i beat these rivals.
-Words that score higher than i at the solution are added to the rivals, until word i beats all words or m is zero. An
-increasing function of the logits, such as a cap, does not change the result.
+m is the smallest lead of word i over a rival. In the program, h has bounds, which context vectors do not have. The
+factor t of the biases compensates for the bounds: if t > 0, h / t is a context vector with the lead m / t. The optimum
+m is zero if no h makes word i beat the rivals. Words that score higher than i at the solution are added to the rivals,
+and the program is solved again, until word i beats all words or m is zero. An increasing function of the logits, such
+as a cap, changes no result.
 
 Suffixes: V words, D width of a word vector, R words handled at once, S rivals.
 """
@@ -43,9 +44,9 @@ class WordsThatWin:
     Attributes:
         by_direction: number of words shown to be argmax-reachable by dot products with a candidate direction.
         by_program: number of words shown to be argmax-reachable by a linear program.
-        never: ids of the unargmaxable words. Words with the same vector and bias as another word belong to them,
-            because they can only tie.
-        unsettled: number of undecided words: time ran out, the solver failed, or rounding errors exceed the lead.
+        never: ids of the unargmaxable words. Two words with equal vectors and biases can only tie, so both are listed.
+        unsettled: number of undecided words, because time ran out, the solver failed, or the lead that it found is too
+            small to be confirmed in float64.
         wall_s: wall time in seconds.
     """
 
@@ -57,7 +58,7 @@ class WordsThatWin:
 
 
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
-    """Find the unargmaxable words of an output layer; words not decided after `seconds` are counted as unsettled.
+    """Return the unargmaxable words of an output layer; words not decided after `seconds` are counted as unsettled.
 
     The time is checked before every block of words, and a linear program stops when no time remains. Memory besides the
     weights: some blocks of 16 MiB, and 24 D^2 bytes. Computation: 2 V^2 D flops for each of the two candidate
@@ -93,7 +94,7 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
 
 
 def _plain(weight_VD: Floats, deadline: float) -> Float64:
-    """Return the identity matrix [D, D], which leaves the differences from the mean word vector as they are."""
+    """Return the identity matrix [D, D], for candidate directions w_i - mean without whitening."""
     return np.eye(weight_VD.shape[1])
 
 
@@ -112,10 +113,11 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Return those of `words` that their candidate direction (w_i - mean) M does not show to be argmax-reachable.
+    """Test words by a candidate direction, and return those that remain undecided.
 
-    M is `metric_DD`. Word i is reachable if the dot product of its direction with w_i exceeds those with all other word
-    vectors by more than the rounding error. Words that are not tested before the deadline are returned, too.
+    The direction of word i is (w_i - mean) M, where M is `metric_DD`. Word i is argmax-reachable if its vector has the
+    largest dot product with this direction, by more than the rounding error. Words not tested before the deadline
+    remain undecided.
     """
     mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
     rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
@@ -151,8 +153,8 @@ class _Layer:
     def can_win(self, word: int, deadline: float) -> bool | None:
         """Return True if some context vector makes this word the most probable one, and False if none does.
 
-        The result is None, for "undecided", if the deadline passes (a time by `time.monotonic`), if the solver fails,
-        or if the word does not lead at the solution when its scores are computed in float64.
+        The result is None ("undecided") if the deadline passes, the solver fails, or the lead at the solution is not
+        confirmed by scores in float64. The deadline is a time of `time.monotonic`.
         """
         rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:

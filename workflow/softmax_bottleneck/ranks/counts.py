@@ -148,7 +148,11 @@ class RankReport:
         return ranks | {f"rank_eff_{_plain(epsilon)}": rank for epsilon, rank in self.effective.items()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return the whole report as a flat dict that can be written as JSON."""
+        """Return the report as a flat dict for JSON.
+
+        The keys are those of `metrics`, then tolerance_sensitive, tolerance, sigma_max, m, n, n_zero, method, dtype,
+        eps, noise_floor, floor_clear and note.
+        """
         return {
             **self.metrics(),
             "tolerance_sensitive": self.press.tolerance_sensitive,
@@ -181,7 +185,7 @@ def rank_report(
 
 
 def _note(press: PressRank, spectrum: Spectrum) -> str:
-    """Return caveats about a Press rank: sensitive to the tolerance, or a tolerance near the noise floor; else ""."""
+    """Return caveats: the Press rank is sensitive to the tolerance, or the tolerance is near the noise floor; or ""."""
     notes = []
     if press.tolerance_sensitive:
         notes.append(f"tolerance-sensitive: {press.low} to {press.high} within 1 % of the tolerance")

@@ -10,7 +10,8 @@ computes four:
     energy_pooled  sum of |P g|^2 over sum of |g|^2: badly predicted contexts weigh more
     norm_pooled    square root of energy_pooled: a ratio of Frobenius norms over all gradients
 
-The *suppressed* share is one minus the preserved share. It is larger by the energy than by the norm.
+The *suppressed* share is one minus the preserved share. The energy definitions give larger suppressed shares than the
+norm definitions.
 
 Suffixes: N contexts, R contexts of a block, V words, D width.
 """

@@ -66,15 +66,14 @@ class Gram:
         self._method = ""
 
     def _zeros(self, n: int) -> Any:
-        """Return an n x n matrix of zeros where sums are computed."""
+        """Return an n x n matrix of zeros in main memory, or on the device of a `DeviceGram`."""
         return np.zeros((n, n), order="F")
 
     def _rows_at_once(self, n: int) -> int:
-        """Return the number of rows of a block."""
         return max(1, min(BLOCK, SYRK_ENTRIES // n))
 
     def add(self, chunk: Floats) -> None:
-        """Add the products row^T row of a chunk of rows [any, n]; the caller may reuse its memory afterwards."""
+        """Add the products row^T row of a chunk of rows [any, n]; the caller may then overwrite the chunk."""
         start = 0
         while start < len(chunk):
             part = chunk[start : start + len(self._block) - self._filled]
@@ -96,16 +95,17 @@ class Gram:
         self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
 
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
-        """Return the singular values of the matrix M with this Gram matrix; the call destroys the Gram matrix.
+        """Return the singular values of M from its Gram matrix; the call destroys the Gram matrix.
 
         The noise floor is the square root of the larger of two estimates of an eigenvalue's error: that of `_error`,
         and the magnitude of the most negative eigenvalue, because exact eigenvalues of a Gram matrix are not negative.
 
         Args:
             m: number of rows of M.
-            n: number of columns of M. If the rows added were the columns of M, `m` is the size of this Gram matrix.
-            method: name of the method for the spectrum: gram-of-columns or gram-of-rows.
-            dtype: number type of M, for the spectrum.
+            n: number of columns of M.
+            method: the spectrum's attribute `method`: "gram-of-columns" if rows of M were added (M^T M), or
+                "gram-of-rows" if columns of M were added (M M^T).
+            dtype: the spectrum's attribute `dtype`: number type of M.
         """
         self._add_block()
         trace = float(self.matrix.trace())
@@ -125,7 +125,7 @@ class Gram:
         return FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(eigenvalues)) * largest)
 
     def _eigenvalues(self, m: int, n: int, trace: float) -> Float64:
-        """Return the ascending eigenvalues; this may overwrite or drop the matrix."""
+        """Return the ascending eigenvalues; `matrix` may be overwritten, or None, after the call."""
         return self._solver(self.matrix)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
@@ -223,11 +223,11 @@ class DeviceGram(Gram):
 
 
 def lapack_eigenvalues(matrix: Float64) -> Float64:
-    """Return the ascending eigenvalues of the symmetric matrix with this lower triangle; the matrix is overwritten.
+    """Return the ascending eigenvalues of a symmetric matrix from its lower triangle; the matrix is overwritten.
 
-    The matrix should be in Fortran order; any other matrix is copied, which takes as much memory again. The routine is
-    LAPACK's dsyevd_2stage, for which SciPy has no wrapper. It takes three fifths of the time of SciPy's `evd`, which is
-    the fallback if SciPy's LAPACK has no dsyevd_2stage.
+    A matrix that is not in Fortran order is first copied, which takes as much memory again. The routine is LAPACK's
+    dsyevd_2stage, for which SciPy has no wrapper. It takes three fifths of the time of SciPy's `evd`. If SciPy's LAPACK
+    has no dsyevd_2stage, `evd` is used.
 
     Raises:
         LinAlgError: the routine did not converge.

@@ -6,9 +6,9 @@ Both experiments truncate the log-probability matrix of a run over its first n t
 * Noise (SM Tables 15 and 16): add independent N(0, c/n^2) numbers to all entries of the n x n diagonal matrix of
   singular values, for several c.
 
-The paper's Algorithm 1 rebuilds the diagonal matrix of singular values, whose error does not grow after the first
-round. The error that the paper prints grows with every round, as that of the whole matrix U S V^T does. Therefore both
-matrices are rebuilt here.
+The paper's Algorithm 1 rebuilds only the diagonal matrix of singular values S. The error of S does not grow after the
+first round. The printed error grows with every round, and so does the error of the whole matrix U S V^T. Therefore this
+module rebuilds S and U S V^T.
 
 The published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3, if the matrix is
 scaled so that its largest singular value is 1, c/n^2 is a variance, and the tolerance has float64's epsilon. The paper
@@ -52,7 +52,8 @@ class Truncated:
     Attributes:
         left_NK, sigma_K, right_KV: factors of the truncated decomposition, in descending order of singular values.
         press_rank: Press rank of the matrix before truncation, with float32's epsilon.
-        of: `dataset/model` of the run, for the result rows; a semicolon would break their column `condition`.
+        of: the run's dataset and model as `dataset/model`, without a semicolon, which separates parts of `condition`
+            in result rows.
     """
 
     left_NK: NDArray[np.floating[Any]]
@@ -63,9 +64,10 @@ class Truncated:
 
     @classmethod
     def of_matrix(cls, log_p_NV: NDArray[np.float32], of: str) -> Truncated:
-        """Return the rank-ten truncation of a matrix with more than ten rows and columns; `of` is its attribute.
+        """Return the rank-ten truncation of a matrix with more than ten rows and columns.
 
-        The method is Lanczos iteration from a fixed start vector, so that the result is reproducible.
+        `of` becomes the attribute of this name. The method is Lanczos iteration from a fixed start vector, so that the
+        result is reproducible.
         """
         matrix_NV = np.asarray(log_p_NV, dtype=np.float64)
         start = np.ones(min(matrix_NV.shape))
@@ -107,7 +109,7 @@ def _rebuild(matrix: Truncated, say: Say) -> Iterator[Row]:
     """Yield the Press rank before truncation, then rank and error after each round of decomposing and multiplying.
 
     The rounds are done for the whole matrix, and then for the diagonal matrix of singular values (`as printed`). The
-    error is the squared Frobenius norm of the difference from the first matrix, divided by that of the first matrix.
+    error of a rebuilt matrix B from the first matrix A is |B - A|^2 / |A|^2, in Frobenius norms.
     """
     size, table = len(matrix.left_NK), "SM Table 14"
     where = f"size={size};of={matrix.of}"

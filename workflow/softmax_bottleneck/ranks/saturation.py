@@ -20,9 +20,9 @@ from softmax_bottleneck.store.errors import DataError
 def singular_value_entropy(sigma: ArrayLike) -> float:
     """Return the entropy, in nats, of the singular values divided by their sum.
 
-    The entropy is 0 at rank 1, and ln(count) if all singular values are equal, where count is their number. The paper
-    uses ln(count) minus this entropy instead (see `singular_value_divergence`), and reports that it jumps when a model
-    saturates. Singular values of zero belong to the count but add nothing to the entropy.
+    The entropy is 0 at rank 1, and ln(count) if all singular values are equal, where count is their number. Singular
+    values of zero belong to the count but add nothing to the entropy. The paper uses ln(count) minus this entropy
+    instead, and reports that this divergence jumps when a model saturates (see `singular_value_divergence`).
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.

@@ -98,7 +98,11 @@ def _centred_rows(chunks: Iterable[Floats]) -> Iterator[Float64]:
 
 
 def _mean_row(chunks: Iterable[Float64]) -> Float64:
-    """Return the mean of all rows (DataError: there are none)."""
+    """Return the mean of all rows.
+
+    Raises:
+        DataError: there are no rows.
+    """
     parts = [(len(chunk), chunk.sum(0)) for chunk in chunks if len(chunk)]
     refuse_empty(len(parts), 1)
     return np.asarray(sum(total for _, total in parts) / sum(count for count, _ in parts))
@@ -138,9 +142,9 @@ def nested_singular_values(
 ) -> tuple[Spectrum | None, Spectrum]:
     """Return the singular values of the first rows of a matrix and of the whole matrix, in one pass over its rows.
 
-    `first_rows` is the number of first rows. The first spectrum is None if this number is None or not less than the
-    number of rows. The other arguments, the memory and the errors are those of `gram_singular_values`; the first
-    spectrum takes another 4/3 n^3 flops.
+    `first_rows` is the number of rows of the first spectrum. The first spectrum is None if `first_rows` is None, or if
+    there are no further rows. The other arguments, the memory and the errors are those of `gram_singular_values`. The
+    first spectrum takes another 4/3 n^3 flops.
     """
     stream = _Rows(_cut_after(chunks, first_rows), n_columns, progress)
     rows = iter(stream)
@@ -181,9 +185,9 @@ def _is_tall(n_rows: int, n_columns: int) -> bool:
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Read and copy chunks until the rows read show that the matrix is tall (`_is_tall`), or until there are no more.
+    """Return copies of the first chunks, up to the one that makes `_is_tall` True; of all chunks if none does.
 
-    The chunks after that remain in the iterator.
+    The remaining chunks can be read from `rows` afterwards.
     """
     held: deque[Floats] = deque()
     count = 0
@@ -220,7 +224,7 @@ class _Rows:
                 self._progress(self.count)
 
     def _check_form(self, chunk: Floats) -> None:
-        """Raise DataError if a chunk has a wrong shape, or another number type than the first or than floats."""
+        """Raise DataError if a chunk has a wrong shape or type, or another type than the first chunk."""
         if chunk.ndim != 2 or chunk.shape[1] != self._n_columns:
             raise DataError(f"a chunk of rows has shape {chunk.shape}, expected (any, {self._n_columns})")
         self.dtype = self.dtype or chunk.dtype.name
@@ -279,18 +283,19 @@ def factored_singular_values(
 ) -> Spectrum:
     """Return the exact singular values of ln P = H W^T + b - log Z from its factors [H | 1 | -log Z] and [W | b | 1].
 
-    The rank is at most D + 2: D is the softmax bottleneck (Yang et al. 2018, section 2), the bias adds one and log Z
-    adds one. The rank is at most D + 1 with rows centred, and D with rows and columns centred (see `singular_values`).
-    All other singular values are exactly zero; the spectrum only has their number, `n_zero`. Method: QR decomposition
-    of each factor by blocks of rows, then the SVD of R_left R_right^T. Memory besides the factors: some blocks of 16
-    MiB, or of 8 (D + 2)^2 bytes if that is more; the N x V matrix never exists.
+    The rank is at most D + 2: the width gives D (the softmax bottleneck, Yang et al. 2018, section 2), the bias adds
+    one, and log Z adds one. The bound is D + 1 with rows centred, and D with rows and columns centred (see
+    `singular_values`). All other singular values are exactly zero; the spectrum has only their number, `n_zero`.
+
+    Method: QR decomposition of each factor by blocks of rows, then the SVD of R_left R_right^T. The N x V matrix is
+    never built. Memory besides the factors: some blocks of 16 MiB, or of 8 (D + 2)^2 bytes if that is more.
 
     Args:
         contexts_ND: context vectors H that are multiplied by the word matrix (for MoC, after mixing).
         weight_VD: word matrix W.
         bias_V: bias b of the words.
-        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. If rows are centred, its values do
-            not matter.
+        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. Centring removes log Z, so zeros
+            may be given for the centrings "rows" and "both".
         centring: "none", "rows" or "both", as in `singular_values`.
 
     Raises:

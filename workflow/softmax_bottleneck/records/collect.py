@@ -1,9 +1,9 @@
 """The step `collect`, which turns finished runs into records; the steps of the report read no run folders.
 
 The plan of the study names the folder of every run, so results of other settings or of older code are never read. Every
-run gets a state, such as `ok`, and a reason (see `Reading.state`). A run that is diverged, failed, stale, damaged or
-not trained has no numbers in the records. A trained run stays `missing` until its perplexities and ranks are measured.
-The numbers that such a run already has are in the records, and count in the means of tables and figures.
+run gets a state, such as `ok`, and a reason (see `Reading.state`). Only runs in the states `ok` and `missing` have
+numbers in the records. A trained run stays `missing` until its perplexities and ranks are measured. The numbers that a
+`missing` run already has are in the records, and count in the means of tables and figures.
 """
 
 import math
@@ -38,9 +38,9 @@ Number = tuple[str, str, str, float, int | None]  # table, condition, metric, va
 
 @dataclass(frozen=True)
 class Reading:
-    """The result files of a run, listed under one model of the study.
+    """The result files of a run, as read for one model of the study (not a reading of a paper's text).
 
-    Models with the same settings share a run, which then has a reading for each of them.
+    If two models of the study have the same settings, they share one run, and this run has two readings.
 
     Attributes:
         run: the run, with the name of the model; for a dynamic evaluation, the evaluated run.
@@ -104,9 +104,10 @@ class Reading:
     def numbers(self) -> Iterator[Number]:
         """Yield every number in the intact files of the run as (table, condition, metric, value, n).
 
-        `table` is the name of the file without its ending. `condition` names the stage, a benchmark or a position in
-        the test text, or is empty. n is the number of observations behind the value: word pairs for a correlation,
-        positions for a hit rate, None for a count of pairs, otherwise 1 (the run).
+        * table: name of the file without its ending, such as `measure`.
+        * condition: the stage, a benchmark (`benchmark=<label>`), or a position in the test text; else empty.
+        * n: number of observations behind the value. This is the number of word pairs for a correlation, and the number
+          of positions for a hit rate. It is None for a count of pairs, and 1 for every other metric.
         """
         done, rank = self.files.get("done", {}), self.files.get("rank", {})
         own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
@@ -240,9 +241,10 @@ def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any
 
 
 def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
-    """Yield one row, with the columns COLUMNS, per number of a run, also of a run with unfinished measurements.
+    """Yield one row per number of a run, with the columns COLUMNS.
 
-    A run that is diverged, failed, stale or damaged has no rows.
+    A run in the state `missing` yields the numbers that it has. A run in a state other than `ok` and `missing` has no
+    rows.
     """
     run = reading.run
     if _state(study, reading)[0] in ("ok", "missing"):

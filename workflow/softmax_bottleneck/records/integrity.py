@@ -57,10 +57,13 @@ class RunFiles:
     """The contents of a run's small files, the hashes of all files that were read, and the problems found.
 
     Attributes:
+        run, folder: the run, and the folder of its files.
         contents: name of a JSON file without its ending -> content.
         hashes: file name -> sha256.
-        curve: the lines of the epoch log; more follow if training is not finished.
-        sigma_K: singular values of the log-probability matrix, in descending order.
+        findings: the problems found.
+        curve: the lines of the epoch log so far, one dict per line.
+        sigma_K: singular values of the log-probability matrix, in descending order; None if spectrum.npz is absent or
+            damaged.
     """
 
     run: Run
@@ -191,6 +194,7 @@ class Verification:
     """The result of verifying all files of a study.
 
     Attributes:
+        study: name of the study.
         counts: numbers of runs, as `Records.counts` returns them: `planned`, each state, and `mixed hardware`.
         files: number of files whose hash was computed.
         findings: the problems found, in the order of the plan.
@@ -213,7 +217,7 @@ class Verification:
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the verification that `to_json` returned as `facts`."""
+        """Return the verification from the content of verify.json, as `to_json` returns it."""
         findings = tuple(Finding(**finding) for finding in facts["findings"])
         return cls(facts["study"], facts["counts"], facts["files"], findings)
 
@@ -226,13 +230,14 @@ class Verification:
 
 
 def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) -> Verification:
-    """Verify every file that `records` were collected from, the corpora and the fits; write nothing.
+    """Return a verification of all files that `records` were collected from, of the corpora and of the fits.
 
-    Problems are returned as findings and raise no error.
+    Nothing is written. Problems are returned as findings and raise no error.
 
     Args:
         study: study whose plan names the expected files.
-        runs: path -> the small files of every run, as returned by `read`. Their findings and hashes are extended.
+        runs: path of every run -> its small files, as returned by `read`. Each `RunFiles` gets further findings and
+            hashes.
         records: the records collected from `runs`.
     """
     findings = [one for own in runs.values() for one in inspect(own)]
@@ -290,8 +295,8 @@ def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
     """Return a list with one finding if a file is missing or damaged, or an empty list.
 
-    A file is damaged if it has no .sha256 file, or if its sha256 differs from that in the .sha256 file or from `digest`
-    (None: there is no such second hash).
+    A file is damaged if it has no .sha256 file, or if its sha256 differs from the stored one. If `digest` is given, a
+    file with another sha256 than `digest` is damaged too.
     """
     if artefacts.is_sound(path) and digest in (None, artefacts.stored_hash(path)):
         return []
@@ -302,10 +307,9 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
-    """Return the number of files hashed and the findings of a unit.
+    """Return (number of files hashed, findings) of a unit: its done.json, and the file of every fit named there.
 
-    A unit is the job with all fits to the distributions of one seed. Its done.json is checked, and the file of every
-    fit that done.json names.
+    A unit is the job with all fits to the distributions of one seed.
     """
     done = store.fits_folder(unit.path) / "done.json"
     name = done.relative_to(store.root).as_posix()

@@ -44,10 +44,10 @@ class Metric:
         label: heading of a column; `{}` stands for the parameter.
         unit: unit of the values; empty for a plain number.
         digits: number of decimals that are printed.
-        smaller_is_better: False if larger values are better; None if neither is.
+        smaller_is_better: True or False; None if neither smaller nor larger values are better.
         definition: how the metric is computed, with its source.
-        step: rule and sub-command that computes it.
-        file: file that the step writes it to, in the folder of the run or of the study.
+        step: step that computes the metric, such as `measure`.
+        file: file to which the step writes the metric, in the folder of the run or of the study.
     """
 
     name: str
@@ -110,8 +110,8 @@ def find(name: str, stage: str = "") -> Metric:
 
     Args:
         name: name of the metric, with its parameter.
-        stage: `dynamic` for a number from dynamic evaluation, whose step and file are then returned. Every other stage
-            gives the step and file of the catalogue.
+        stage: stage of the measured number. For `dynamic`, the metric has the step and file of dynamic evaluation
+            instead of `measure`. Every other stage leaves the step and file of the catalogue.
 
     Raises:
         UserError: no metric has this name; the message suggests the most similar name.
