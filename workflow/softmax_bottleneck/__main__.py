@@ -30,8 +30,8 @@ EPILOG = (
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    An error that a user or a later attempt can solve is printed as one line on stderr; any other error is raised.
-    `arguments` is the command line without the name of the program; None means that of this process.
+    An error that a user or a later attempt can solve is printed as one line on stderr. Any other error is raised.
+    `arguments` are the words after the name of the program (None: `sys.argv[1:]`). EPILOG lists the exit codes.
     """
     args = parser().parse_args(arguments)
     args.arguments = sys.argv[1:] if arguments is None else arguments
@@ -96,12 +96,12 @@ def _line_printer(log: Path | None) -> Say:
 
 
 def _study(args: argparse.Namespace) -> Study:
-    """Return the study of `--study`, or else that of Snakemake's environment or the demo.
+    """Return the study that `--study` names; without `--study`, the result of `study_from_environment`.
 
-    The keys of `--set` and the time limits of the command line replace those of the study's file.
+    The pairs of `--set` and the time limits of the command line replace keys of the study's file.
 
     Raises:
-        UserError: the study's file is missing or invalid, or a pair of `--set` is.
+        UserError: the study's file is missing or invalid, or a word after `--set` is not a valid KEY=VALUE.
     """
     file, overrides = (args.study, {}) if args.study else config.study_from_environment()
     for pair in args.set:

@@ -13,8 +13,10 @@ from softmax_bottleneck.store.errors import UserError
 def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:
     """Build the body that configurations call `kind` (`awd-lstm` is the module `awd_lstm`).
 
+    Options of other bodies may be given as 0 or False; they are ignored.
+
     Raises:
-        UserError: an option that this body does not have is not zero, or a value is not allowed.
+        UserError: an option of another body is neither 0 nor False, or a value is not allowed.
     """
     module = import_module(f"{__name__}.{kind.replace('-', '_')}")
     own = inspect.signature(module.BODY).parameters

@@ -43,8 +43,8 @@ class AWDLSTM(Body):
         dropout_embedding: probability of dropping a word of the vocabulary wherever it occurs in a chunk.
         dropout_weight: DropConnect probability of the recurrent weights.
         embedding_noise: standard deviation of normal noise on the word vectors (Parthiban et al. 2021, Table 5).
-        published_padding: True if the word vector of the last word of the dictionary gets no gradient from the
-            embedding, as in the published code (`padding_idx=-1`).
+        published_padding: True to stop the embedding's gradient to the word vector of the last word of the
+            dictionary, as `padding_idx=-1` does in the published code.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class AWDLSTM(Body):
         self.padding_index = -1 if published_padding else None
 
     def initial_state(self, batch_size: int) -> State:
-        """Return zero hidden and cell states of every layer for `batch_size` sequences."""
+        """Return zeros: one pair (hidden state, cell state) per layer, each [1, B, H] with B = `batch_size`."""
         shapes = [(1, batch_size, width) for width in self.widths]
         like = self.embedding.weight
         return tuple((like.new_zeros(shape), like.new_zeros(shape)) for shape in shapes)
@@ -115,10 +115,10 @@ class AWDLSTM(Body):
         return locked_dropout(x_TBD, self.dropout_input, generator)
 
     def _weights(self, layer: nn.Module, generator: torch.Generator | None) -> list[Tensor]:
-        """Return the weights of a layer for one chunk; in train mode, DropConnect masks the recurrent weights.
+        """Return a layer's weights in the order of LSTM_WEIGHTS; in train mode, DropConnect masks the recurrent ones.
 
-        The masked weight is a node of the graph, so that the gradient reaches the raw weight through the mask. The
-        published code sets the masked weight as an attribute of the layer, which newer versions of PyTorch ignore.
+        The raw weight is multiplied by the mask, and autograd passes the gradient on to the raw weight. The published
+        code stores the masked weight as an attribute of the layer, which newer versions of PyTorch ignore.
         """
         weights: list[Tensor] = [layer.get_parameter(name) for name in LSTM_WEIGHTS]
         if self.training and self.dropout_weight:
@@ -146,9 +146,10 @@ def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tenso
 def _with_more_units(
     hidden: tuple[Tensor, Tensor], weights: list[Tensor], extra: int
 ) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
-    """Return state and weights of an LSTM layer with `extra` units added, all of whose weights are zero.
+    """Return the states and weights of an LSTM layer with `extra` units added, which fill its rows for the GPU kernel.
 
-    The gates of an added unit are 1/2 and its candidate is 0, so that its state and output stay exactly zero.
+    All weights of an added unit are zero. Its gates are then 1/2 and its candidate is 0, so that its state and output
+    stay exactly zero.
     """
     h_1BH, c_1BH = (functional.pad(state, (0, extra)) for state in hidden)
     per_gate = [weight.unflatten(0, (4, -1)) for weight in weights]

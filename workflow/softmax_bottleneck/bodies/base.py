@@ -33,9 +33,8 @@ class BodyOutput(NamedTuple):
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return a random dropout mask: each entry is 1 / (1 - dropout) with probability 1 - dropout, else 0.
 
-    The mask has the device and dtype of `like`. One 64-bit number of the generator gives four entries, so that
-    probabilities are exact to 2^-17. On a CPU this takes less than half the time of `uniform_`, and a ninth of that of
-    `bernoulli_`.
+    The mask has the device and dtype of `like`. Each entry uses 16 random bits, so that its probability is rounded to a
+    multiple of 2^-16. On a CPU this is more than twice as fast as `uniform_` and nine times as fast as `bernoulli_`.
     """
     kept, count = 1.0 - dropout, math.prod(shape)
     numbers = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)
@@ -45,7 +44,7 @@ def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: t
 
 
 class Body(nn.Module):
-    """The base class of bodies; the head's decoder may share the word vectors, `embedding.weight`."""
+    """The base class of bodies; `embedding.weight` holds the word vectors, which the head's decoder may share."""
 
     embedding: nn.Embedding
     below_size: int

@@ -5,7 +5,8 @@
 with word vectors e, sinusoids p, and ff(x) = W2 dropout(relu(W1 x + b1)) + b2. Normalisation follows each addition, as
 in PyTorch's `TransformerEncoderLayer`, which the published code uses. No state is carried from chunk to chunk.
 
-Numerical stability: the softmax of attention subtracts the largest score; every position attends at least to itself.
+Numerical stability: the softmax of attention subtracts the largest score. This score is finite, because every position
+attends at least to itself.
 
 Shapes: T time steps, B sequences, D width, V words, H attention heads, E = D / H, F hidden units of ff.
 """
@@ -140,9 +141,9 @@ class _Layer(nn.Module):
         return normed_TBD
 
     def _attend(self, x_TBD: Tensor, later_TT: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-        """Return a linear mixture of the heads' softmax(Q K^T / sqrt(E)) V (Vaswani et al. 2017, eq. 1).
+        """Return the causal multi-head attention of `x_TBD` to itself, [T, B, D].
 
-        Each position attends to itself and to earlier positions.
+        Each head computes softmax(Q K^T / sqrt(E)) V (Vaswani et al. 2017, eq. 1), and a linear layer mixes the heads.
         """
         length, batch, width = x_TBD.shape
         split_TB3HE = self.queries_keys_values(x_TBD).view(length, batch, 3, self.heads, width // self.heads)

@@ -1,7 +1,7 @@
 """Texts from zip and tar archives: members are looked up by name and written under file names of our own choice.
 
-Archives are never unpacked, so that nothing in a stranger's archive decides where a file is written. Archives are
-rejected if they are damaged or too large when unpacked, or if a requested member is ambiguous or not a plain file.
+Archives are never unpacked as a whole, so that no archive decides where a file is written. Archives are rejected if
+they are damaged or too large when unpacked, or if a requested member occurs twice or is not a plain file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ class Member:
 
     @classmethod
     def of(cls, name: str, entry: Mapping[str, Any]) -> Member:
-        """Return the member that an entry of `files` in a dataset's YAML declares; `name` is the file to write."""
+        """Return the member for the file `name`, from the value of `name` under `files` in a dataset's YAML.
+
+        The keys of `entry` that count are `member`, the path in the archive, and `member_bytes`, the optional limit.
+        """
         return cls(str(PurePosixPath(entry["member"])), name, entry.get("member_bytes", MAX_MEMBER_BYTES))
 
 
@@ -53,8 +56,8 @@ def extract(archive: Path, folder: Path, members: Sequence[Member]) -> None:
     """Write the requested members of a zip or tar archive (compressed or not) into a folder.
 
     Raises:
-        DataError: the archive is missing, damaged or too large, or a member is missing, ambiguous, too long or not a
-            plain file. No incomplete file is left under its final name.
+        DataError: the archive is missing, damaged or too large; or a member is missing, occurs twice, is too long or is
+            not a plain file. No incomplete file is left under its final name.
     """
     with opened(archive, members) as open_member:
         for member in members:
@@ -64,10 +67,10 @@ def extract(archive: Path, folder: Path, members: Sequence[Member]) -> None:
 
 @contextmanager
 def opened(archive: Path, members: Sequence[Member]) -> Iterator[Callable[[Member], IO[bytes]]]:
-    """Check an archive and, inside the context, give a function that opens a requested member for reading.
+    """Check an archive and yield a function that opens a requested member for reading.
 
     Raises:
-        DataError: under the conditions of `extract`, also if reading inside the context finds damage.
+        DataError: under the conditions of `extract`. Damage may also be found later, when a member is read.
     """
     if not archive.is_file():
         raise DataError(f"{archive}: no such archive; correct `path`")
@@ -92,13 +95,13 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def damage_refused(fault: str, advice: str) -> Iterator[None]:
-    """Replace any error that a library raises inside the context on reading damaged input by a DataError.
+    """Replace the errors that libraries raise on damaged input, inside this context, by a DataError.
 
-    The message of the DataError is `fault`, the library's message in brackets, and `advice`.
+    The message of the DataError is `fault`, the library's message in brackets, and `advice`. Three errors pass
+    unchanged: UserError, MemoryError, and an OSError of the disk.
 
     Raises:
-        DataError: the library raised an error.
-        UserError, OSError, MemoryError: these errors are passed on unchanged; OSError if the disk failed.
+        DataError: a library raised any other error.
     """
     try:
         yield
@@ -153,10 +156,10 @@ def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: S
 
 
 def _copy(archive: Path, member: Member, source: IO[bytes], out: BinaryIO) -> None:
-    """Copy a member, whatever size its header states.
+    """Copy the content of a member from `source` to `out`.
 
     Raises:
-        DataError: the member has more bytes than its limit allows.
+        DataError: the content is longer than `member.limit`. The size in the header is not trusted.
     """
     left = member.limit
     while block := source.read(min(BLOCK_BYTES, left + 1)):

@@ -74,7 +74,9 @@ def counts(corpus: Corpus) -> dict[str, Any]:
 
 
 def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
-    """Compare a corpus with its declared counts and hash, `expected`; keys that are absent from it are not checked.
+    """Compare a corpus with its declared counts and hash.
+
+    `expected` has keys of `counts`; only the keys that it has are checked.
 
     Raises:
         DataError: a value differs.
@@ -127,7 +129,8 @@ def bigram_perplexity(corpus: Corpus) -> float:
     """Return the test perplexity of a bigram model, interpolated by Witten and Bell 1991, method C.
 
     P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where c counts words and pairs in train, t(v) is the number of
-    distinct followers of v, and P(w) is the unigram model of `unigram_perplexity`.
+    distinct followers of v, and P(w) is the unigram model of `unigram_perplexity`. If v has no followers in train,
+    P(w|v) = P(w).
     """
     size, unigram_V = corpus.vocabulary_size, _unigram_law(corpus)
     pairs, pair_counts = np.unique(_pair_keys(corpus.train, size), return_counts=True)
@@ -154,12 +157,12 @@ def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
 
 # --- artefacts ------------------------------------------------------------------------------------------------------
 def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None, tokens_id: str = "") -> None:
-    """Write {train,valid,test}.npy and vocabulary.json (words, counts, `tokens_id`, provenance).
+    """Write {train,valid,test}.npy and vocabulary.json (name, words, `tokens_id`, `counts` and provenance).
 
     Args:
         corpus: the corpus.
         folder: folder of the new files.
-        parents: hashes of the files from which the corpus was made (default: none).
+        parents: file name -> sha256 of each file from which the corpus was made (default: none).
         tokens_id: identifier of the dataset and the tokenising code, `Dataset.tokens_id` (default: none).
     """
     for split, ids in corpus.splits.items():
@@ -172,8 +175,8 @@ def load_for(study: Study, run: Run) -> Corpus:
     """Load the corpus of a run.
 
     Raises:
-        DataError: the saved tokens were made from another version of the dataset or by another version of the code, or
-            a condition holds under which `load` raises this error.
+        DataError: a file is missing or damaged, or the tokens were made from another version of the dataset or by
+            another version of the tokenising code.
     """
     return load(study.store.tokens_folder(run.dataset), study.datasets[run.dataset].tokens_id)
 

@@ -1,4 +1,4 @@
-"""The step `download`: it fetches the files of a dataset, and checks each by its hash before giving the file its name.
+"""The step `download`: it fetches the files of a dataset and keeps only files with the declared hash.
 
 Files come from a mirror folder, from web addresses, or from a path relative to the dataset's YAML. A synthetic language
 is sampled instead.
@@ -31,7 +31,7 @@ HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
 
 
 def download(study: Study, name: str, say: Say) -> None:
-    """Fetch the files of a dataset, or sample its synthetic language; last write the hashes of its texts to files.json.
+    """Fetch the files of a dataset, or sample its synthetic language; then write files.json with the hash of each text.
 
     Raises:
         UserError: a synthetic language cannot be sampled (see `language.write_language`).
@@ -59,9 +59,15 @@ def download(study: Study, name: str, say: Say) -> None:
 # --- what to fetch --------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Source:
-    """A file to fetch: its addresses or path, its hash and size, and, if it is an archive, the members to extract.
+    """A file to fetch, which is a text or an archive of texts.
 
-    Exactly one of `addresses` and `path` is given. `sha256` and `size` (bytes) may be None for a local file only.
+    Attributes:
+        name: name of the file in the folder of the corpus.
+        sha256: declared hash; None only for a local file.
+        size: declared size in bytes; None only for a local file.
+        addresses: URLs of the file, tried in this order; empty for a local file.
+        path: path of a local file; None for a file with addresses.
+        members: the members to extract if the file is an archive.
     """
 
     name: str
@@ -128,7 +134,7 @@ class _RefusedError(Exception):
 
 
 def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how: Transfer | None = None) -> None:
-    """Fetch every file into `folder`; the sha256 of a file is checked before the file gets its name.
+    """Fetch every file into `folder`; a file with a wrong size or hash is not kept.
 
     A file that already exists with the right hash is not fetched again.
 
@@ -147,10 +153,9 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
 
 
 def _is_right(target: Path, file: Source) -> bool:
-    """Return True if the file `target` exists and has the declared hash.
+    """Return True if `target` exists and has the declared hash or, if none is declared, that of the local original.
 
-    A local file without a declared hash must equal its original instead. If the file is right but was put there by
-    hand, without the hash file that belongs to every result, this hash file is written as well.
+    If `target` is right but has no .sha256 file, because a user put `target` there, the .sha256 file is written.
     """
     if not target.is_file():
         return False
@@ -263,8 +268,8 @@ def _in_time(work: Callable[[], None], limit_s: float) -> None:
     """Run `work` in a thread of its own, and wait at most `limit_s` seconds for its end.
 
     A limit on silence is not enough: a server that sends its headers byte by byte is never silent for long, and name
-    resolution has no time limit. If the limit passes, the thread is left to end with its connection or with the
-    process. The caller closes and removes the output file, so that the thread can no longer write to it.
+    resolution has no time limit. If the limit passes, the thread keeps running until its connection or this process
+    ends. The caller closes and removes the output file, so that the thread can no longer write to it.
 
     Raises:
         _RefusedError: the time limit has passed.

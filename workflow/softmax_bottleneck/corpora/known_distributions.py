@@ -50,7 +50,7 @@ class KnownDistributions:
 
     @cached_property
     def joint_NM(self) -> Array:
-        """The joint probability of (context, word)."""
+        """The joint probability of each pair (context, word): the context's weight times P*."""
         joint_NM: Array = self.weight_N[:, None] * self.p_NM
         return joint_NM
 
@@ -61,7 +61,10 @@ class KnownDistributions:
 
     @property
     def blocks(self) -> list[Floats]:
-        """The rows of P* in arrays of at most BLOCK contexts, so that sums in float64 convert one array at a time."""
+        """The rows of P* in arrays of at most BLOCK contexts.
+
+        A sum in float64 converts one array after the other, and never needs a float64 copy of all of P*.
+        """
         return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
 
     @property
@@ -73,8 +76,8 @@ class KnownDistributions:
     def no_context_nats(self) -> float:
         """The mean KL(P*||Q) over contexts, in nats, of the best model Q that does not see the context.
 
-        Among models that predict the same distribution in all contexts, the weighted mean of P* has the lowest KL. A
-        model that predicts P* exactly improves on it by this KL, and no model can improve by more.
+        This Q is the weighted mean of P* over contexts. Since a model that predicts P* exactly has KL zero, the result
+        is the most that any model can gain by seeing the context.
         """
         mean_M = np.zeros(self.p_NM.shape[1])
         for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
@@ -83,12 +86,12 @@ class KnownDistributions:
 
 
 def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:
-    """Return known distributions.
+    """Return the result of `dirichlet` or of `language` for the given parameters.
 
     Args:
         kind: `dirichlet` or `language`.
-        law: parameters of the distributions: `alpha`, `words` and `contexts` for `dirichlet`, or all fields of
-            `LanguageSettings` but the seed for `language`.
+        law: parameters by name: `alpha`, `words` and `contexts` for `dirichlet`; for `language` the fields of
+            `LanguageSettings` except `seed`.
         seed: seed of the distributions.
     """
     if kind == "dirichlet":
@@ -112,11 +115,11 @@ def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistri
 
 
 def dirichlet_divergence(alpha: float, words: int) -> float:
-    """Return the expected KL(P*||uniform) of a sample P*, in nats: ln M - (psi(M alpha + 1) - psi(alpha + 1)).
+    """Return the expected KL(P*||uniform) in nats of a sample P* from the symmetric Dirichlet distribution.
 
-    psi is the digamma function, and M is `words`. The bracket is the expected entropy of a sample from the symmetric
-    Dirichlet distribution. In the limit of many contexts, the uniform distribution is the best model that does not see
-    the context.
+    The value is ln M - H with M = `words`, where H = psi(M alpha + 1) - psi(alpha + 1) is the expected entropy of P*
+    and psi the digamma function. In the limit of many contexts, the uniform distribution is the best model that does
+    not see the context.
     """
     return math.log(words) - float(special.digamma(words * alpha + 1) - special.digamma(alpha + 1))
 
@@ -136,11 +139,11 @@ def language(settings: LanguageSettings) -> KnownDistributions:
 
 
 def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -> Floats:
-    """Return the counts [N, M] of (context, word) pairs in a new sample for one update, divided by `size`.
+    """Return the relative frequencies [N, M] of (context, word) pairs in a new sample of about `size` pairs.
 
-    The number of words sampled is Poisson with mean `size`, which makes the counts of all pairs independent. For the
-    same distributions and size, the sample depends only on `seed` and `update`, the number of the update. Resumed fits
-    and fits of other heads therefore see the same samples.
+    The count of each pair is an independent Poisson number with mean `size` times the probability of the pair. Counts
+    are divided by `size`. For the same distributions and size, the sample depends only on `seed` and on `update`, the
+    number of the training update. Resumed fits and fits of other heads therefore see the same samples.
     """
     rng = np.random.default_rng(derive(seed, "fresh sample", update))
     counts_NM: Floats = rng.poisson(known.joint_NM * size).astype(np.float32)

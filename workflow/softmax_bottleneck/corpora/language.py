@@ -84,7 +84,7 @@ class Language:
 
     @cached_property
     def log_p_CV(self) -> Floats:
-        """The exact log P*(next word | context) in nats, for all T*V contexts (of which `reachable_C` occur)."""
+        """The exact log P*(next word | context) in nats, for all T*V contexts, also those that cannot occur."""
         logits_CV = self.contexts_CR @ self.columns_VR.T + self.zipf_V
         top_C1 = logits_CV.max(axis=1, keepdims=True)
         logits_CV -= top_C1 + np.log(np.exp(logits_CV - top_C1).sum(axis=1, keepdims=True))
@@ -117,9 +117,9 @@ class Language:
 
     @cached_property
     def rank(self) -> int:
-        """The exact rank of log P* over the reachable contexts, r + 2.
+        """The rank of log P* over the reachable contexts, which is r + 2 by construction.
 
-        It is counted as `numpy.linalg.matrix_rank` does, from the singular values in float64.
+        As in `numpy.linalg.matrix_rank`, the rank is the number of singular values above the rounding error of float64.
         """
         values = self.singular_values
         floor = values[0] * max(int(self.reachable_C.sum()), len(self.words)) * np.finfo(np.float64).eps
@@ -145,7 +145,10 @@ class Language:
         raise UserError("language: the topics hardly ever change; raise markers_per_topic or lower topic_strength")
 
     def _next_contexts(self, joint_TV: Floats) -> Floats:
-        """Return the probabilities of (new topic, new word) from those of (old topic, new word)."""
+        """Return the probabilities [T, V] of (new topic, new word) from those of (old topic, new word).
+
+        The topic changes if the new word is a marker of another topic.
+        """
         markers = np.flatnonzero(self.sets_topic_V >= 0)
         after_TV = joint_TV.copy()
         after_TV[:, markers] = 0.0
@@ -245,11 +248,11 @@ class Language:
     # --- word similarity
     @cached_property
     def similarity_VV(self) -> Floats:
-        """The similarity of two words as next words: high if the same contexts favour both.
+        """The similarity [V, V] of each pair of words as next words: high if the same contexts favour both.
 
-        The similarity is the Pearson correlation, over contexts, of the two words' log P*(v|c) minus its mean over
-        words (the subtraction removes log Z, which all words share). Contexts and words are weighted by their
-        frequency.
+        The score of a word v in a context c is log P*(v|c) minus the mean of log P*(.|c) over words, which removes
+        log Z. The similarity of two words is the Pearson correlation of their scores over contexts. Contexts and words
+        are weighted by their frequency.
         """
         score_CV = self.log_p_CV - (self.log_p_CV @ self.unigram_V)[:, None]
         score_CV -= self.weight_C @ score_CV
@@ -327,7 +330,8 @@ def _markers(settings: LanguageSettings) -> Ints:
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
     """Return the columns of the factors U [T, V, T] and B [V, T] that model topics, one column per topic.
 
-    While a topic lasts, they make the words of its theme likelier. Its markers belong to its theme.
+    Each topic has a theme, a set of words that includes the topic's markers. These words are likelier while the topic
+    lasts.
     """
     rng = generator(settings.seed, "topics")
     size, topics = settings.vocabulary_size, settings.topics
@@ -342,7 +346,8 @@ def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats
 def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
     """Return the columns of the factors U [1, V, K] and B [V, K] that model grammar, for K classes of words.
 
-    The class of the previous word makes the words of some classes likelier. `<eos>` is a class of its own.
+    The class of the previous word makes the words of some classes likelier, in the same way in every topic. `<eos>` is
+    a class of its own.
     """
     rng = generator(settings.seed, "grammar")
     size, classes = settings.vocabulary_size, settings.classes
@@ -405,7 +410,7 @@ def write_language(settings: LanguageSettings, folder: Path) -> None:
     truth.npz holds the true distribution (`Truth`), and word-similarity.txt the language's word-similarity benchmark.
 
     Raises:
-        UserError: a word of the language does not occur in train, which is too short, or topics hardly ever change.
+        UserError: train is so short that some words of the language do not occur in it, or topics hardly ever change.
     """
     language = make_language(settings)
     states = {}

@@ -13,10 +13,12 @@ from softmax_bottleneck.study.plan import Size, declared_size
 
 
 def size_of(store: Store, dataset: Dataset) -> Size:
-    """Return the size of a corpus from the first source that states the size.
+    """Return the size of a corpus from the first of these sources that applies.
 
-    The sources are, in this order: the counts of the step `tokenise`; the size declared in the dataset's YAML; the size
-    of the base corpus, for a dataset cut from another one; and the local texts, which are then counted.
+    1. The counts of the step `tokenise`.
+    2. The size declared in the dataset's YAML, unless the texts are local.
+    3. The size of the base corpus, for a dataset cut from another one.
+    4. The local texts, which are then counted and compared with the declared counts.
 
     Raises:
         UserError: the size is not declared and cannot be counted yet, or a cut is larger than its base corpus.

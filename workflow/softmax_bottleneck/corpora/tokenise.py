@@ -1,8 +1,8 @@
 """The step `tokenise`: it turns text files into a dictionary and token ids.
 
-Words are defined as in the published data reader (AWD-LSTM, Merity et al. 2018, data.py), with stricter rules: ASCII
-spaces and tabs separate words, a line ends at a line feed (or carriage return and line feed), every line gets `<eos>`
-at its end, and anything that is not plain UTF-8 text is rejected with file and line.
+Words are defined as in the published data reader (AWD-LSTM, Merity et al. 2018, data.py), with stricter rules. ASCII
+spaces and tabs separate words. Lines end with LF or CR LF, and `<eos>` is added to the end of every line. Anything that
+is not plain UTF-8 text is rejected, with file and line in the message.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
 
 
 def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
-    """Raise DataError if a text is missing or differs from the downloaded one by its hash."""
+    """Raise DataError if a text is missing or no longer has the sha256 that `hashes` gives for its file name."""
     for name, digest in hashes.items():
         path = folder / name
         if not path.is_file() or artefacts.sha256_file(path) != digest:
@@ -105,7 +105,7 @@ def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
 
 
 def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
-    """Return the words of a text that is open in binary mode, as `read_split` does; error messages call it `name`.
+    """Return the words of an open binary file, as `read_split` does; `name` is the file's name in error messages.
 
     Raises:
         DataError: under the conditions of `read_split`.

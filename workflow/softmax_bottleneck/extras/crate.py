@@ -1,8 +1,8 @@
 """A finished study as a Workflow Run RO-Crate: one folder that can be deposited, cited and reused.
 
-The crate has the layout of the repository, so that `make report` in an unpacked crate rebuilds the report. Files that
-do not match their hash are never packed. Weights are packed only on request, hidden states never. Profiles: RO-Crate
-1.1, Workflow RO-Crate 1.0, Process Run Crate 0.5 and Workflow Run Crate 0.5
+The crate has the layout of the repository, so that `make report` in an unpacked crate rebuilds the report. If a file
+does not match its hash, no crate is written. Weights are packed only on request. Hidden states and the texts of corpora
+are never packed. Profiles: RO-Crate 1.1, Workflow RO-Crate 1.0, Process Run Crate 0.5 and Workflow Run Crate 0.5
 (https://www.researchobject.org/workflow-run-crate/).
 """
 
@@ -58,7 +58,8 @@ def build(study: Study, with_weights: bool = False) -> Path:
 
     Raises:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
-        UserError: a file to pack contains the path of a folder of this machine, or its host name.
+        UserError: a file to pack reveals this machine (see `_reject_private`), or the study extends a YAML file outside
+            the folder of its own YAML file.
     """
     home = study.store.study_folder(study.name)
     found, page = verify.verify(study), home / "report" / "index.html"
@@ -86,7 +87,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
 
     Raises:
         IncompleteError: a result does not match its hash.
-        UserError: the study extends a file outside its own folder.
+        UserError: the study extends a YAML file outside the folder of its own YAML file.
     """
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
@@ -198,7 +199,7 @@ def _reject_private(folder: Path) -> None:
     """Check that no text file of the crate reveals this machine.
 
     Raises:
-        UserError: a file contains the path of a folder of this machine, or its host name.
+        UserError: a file contains the path of the home folder, working folder or repository, or the host name.
     """
     names, host = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}, socket.gethostname()
     names |= {host} if re.search(r"[\d.-]", host) else set()  # a host name without these may be a common English word

@@ -1,9 +1,9 @@
 """The command `new-study`, which writes a corpus and a small study file from a folder of plain texts.
 
 Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. A text
-that contains `<unk>` already keeps its lines and words; then no text gets further `<unk>`. Files train.txt, valid.txt
-and test.txt, or wiki.train.txt and so on, are the splits. Without these files, the last two tenths of every file become
-the validation and test sets.
+that contains `<unk>` already keeps its lines and words. If there is such a text, rare words are kept in all texts.
+Files train.txt, valid.txt and test.txt, or wiki.train.txt and so on, are the splits. Without these files, the last two
+tenths of every file become the validation and test sets.
 """
 
 import argparse
@@ -83,7 +83,6 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
-    """Write texts to files below a folder; `files` maps relative paths to texts."""
     for file, text in files.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(text, encoding="utf-8", newline="\n")
@@ -143,7 +142,8 @@ def _text(path: Path) -> str:
 def _lines(text: str) -> Lines:
     """Return the words of each paragraph, or of each line if no empty lines separate paragraphs.
 
-    A text that contains `<unk>` already is only split into lines, and lines at spaces.
+    Words are lower-cased and separated from punctuation. In a text that contains `<unk>` already, every line is split
+    only at white space.
     """
     text = "\n".join(text.splitlines())
     if UNK in text:

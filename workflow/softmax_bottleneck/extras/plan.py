@@ -65,7 +65,7 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the plan: name, description, number of items of work, number done, and GPU and CPU hours left."""
+    """Return a row of the plan: name, description, number of runs or jobs, number done, and GPU and CPU hours left."""
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)
@@ -75,8 +75,8 @@ def _line(name: str, about: str, work: Iterable[Hours]) -> str:
 def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tuple[str, Hours]]:
     """Yield (path, (is done, GPU hours, CPU hours)) for every run, finetuning, dynamic evaluation and unit of a study.
 
-    A unit is the job with all fits to the distributions of one seed. The hours are those of the whole item, also if it
-    is done or partly done. Finetuning is estimated with its maximum number of epochs.
+    A unit is the job with all fits to the distributions of one seed. The hours are those of the whole job, even if the
+    job is done or partly done. Finetuning is estimated with its maximum number of epochs.
 
     Args:
         study: the study.

@@ -42,7 +42,10 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 
 
 class UnfinishedError(errors.IncompleteError):
-    """The error for a study that did not finish; its exit code is that of the most important cause."""
+    """The error for a study that did not finish.
+
+    `code` is the exit code of the failure that matters most to the user, such as 74 for a full disk.
+    """
 
     def __init__(self, message: str, code: int = errors.IncompleteError.exit_code) -> None:
         super().__init__(f"{message} (exit code {code}{'' if code in (1, 2, 3) else ': the same command resumes'})")
@@ -96,7 +99,8 @@ class InterimReport:
     def update(self, runs_done: int) -> None:
         """Start writing a new report if one is due and `runs_done`, the number of finished runs, has grown.
 
-        The first is due FIRST_S after the start. After a report that took t seconds, the next is due REST t later.
+        The first report is due FIRST_S seconds after the start. If a report took t seconds, the next report is due
+        REST * t seconds after its end.
         """
         now = time.monotonic()
         if self.child is not None and self.child.poll() is not None:
@@ -181,7 +185,7 @@ class Display:
 
         Args:
             done: number of runs that are trained and measured.
-            attempts: the steps in the log, of which those that are running are shown.
+            attempts: the steps in the log; the line shows only those that are running.
             now: the present time of the monotonic clock, in seconds.
         """
         at_work = []
@@ -312,8 +316,8 @@ def _snakemake(
 ) -> tuple[int, list[signal.Signals]]:
     """Run Snakemake in its own process group; return its exit code and the signals that this process received.
 
-    Signals are passed on to the group, in which the steps save their state. After the end of Snakemake, steps that
-    still run are stopped, and get SETTLE_S seconds to save.
+    Signals are passed on to the group, and its steps save their state. After the end of Snakemake, steps that still run
+    are stopped and get SETTLE_S seconds to save.
     """
     received: list[signal.Signals] = []
 
@@ -353,9 +357,10 @@ def _to_group(group: int, number: int) -> bool:
 def _problem(
     code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: progress.Say
 ) -> UnfinishedError | None:
-    """Return an error for the most important reason why Snakemake did not finish; None if it did.
+    """Return an error that tells why Snakemake did not finish; None if all steps finished.
 
-    If no reason is known, the last TAIL lines of Snakemake's log are printed.
+    The error names a signal, or else the failed step that matters most. If neither is known, the last TAIL lines of
+    Snakemake's log are printed.
 
     Args:
         code: exit code of Snakemake; negative if a signal killed it.

@@ -28,7 +28,7 @@ def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -
 
 
 def write_report(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the report.
+    """Write the report of a study to `report` in the study's folder, or to the folder of `--out`.
 
     Raises:
         IncompleteError: no planned run has results. The report is written nevertheless.
@@ -61,7 +61,7 @@ def write_partial(study: Study, options: argparse.Namespace, say: progress.Say) 
 
 
 def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print the verdict on every claim of the papers, from the study's results or from archived studies."""
+    """Print the verdict on every claim of the papers, from the archived studies that are named or else from `study`."""
     entries = [entry for name in options.archived for found in archive.find(name) for entry in found.claims]
     if not options.archived:
         entries = [entry.to_json() for entry in claims.ledger(_records(study), claims.of_study(study), study)]
@@ -77,7 +77,7 @@ def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) 
 
 
 def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print one number of the report with its definition, seeds, files and hashes."""
+    """Print the number `<corpus>/<model>/<metric>` of the report with its definition, seeds, files and hashes."""
     print("\n".join(render.lookup(study, _records(study), options.number)))
 
 
@@ -91,10 +91,10 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
 
 
 def verify_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print all results of a study that are missing, damaged or outdated, and problems with archived studies.
+    """Print all results of a study that are missing, damaged or outdated, and all archives that cannot be read.
 
     Raises:
-        IncompleteError: there are such results, or a planned run has no numbers.
+        IncompleteError: there is such a result or archive, or a planned run diverged or failed.
     """
     found = verify.verify(study)
     found = replace(found, findings=(*found.findings, *archive.findings()))
@@ -104,7 +104,10 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
 
 
 def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Delete damaged, foreign and outdated results of a study and everything made from them; print what was deleted."""
+    """Delete damaged and outdated results of a study and everything made from them; print what was deleted.
+
+    A file that belongs to another run or study is also deleted.
+    """
     acquire_lock()
     found, removed = verify.repair(study)
     for path in removed:

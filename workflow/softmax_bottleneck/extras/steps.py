@@ -30,10 +30,10 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
 
 
 def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Train the run that `--run` names, or in parallel all runs of the training job that it names.
+    """Train the run that `--run` names; if `--run` names a training job, train all runs of the job in parallel.
 
-    Runs that are trained in parallel have a process each. If the study trains several seeds per job, a file is written
-    that marks the job as finished, with the hash of each run's done.json.
+    Each run of a job has its own process. If the study trains several seeds per job, a last file marks the job as
+    finished; the file holds the hash of each run's done.json.
     """
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:

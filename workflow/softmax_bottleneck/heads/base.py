@@ -114,7 +114,11 @@ class Head(nn.Module):
 class PointwiseHead(Head):
     """The head log_softmax(g(W h + b)) of a pointwise function g (Ganea 2019, eq. 12).
 
-    ``pointwise`` creates g; it is called after the decoder has been initialised.
+    Args:
+        pointwise: function that returns g; it is called after the decoder has been initialised.
+        vocabulary_size: V.
+        context_size: D, which must equal E.
+        embedding_size: E.
 
     Raises:
         UserError: context_size differs from embedding_size.

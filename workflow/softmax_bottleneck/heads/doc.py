@@ -62,7 +62,7 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         components: number of softmaxes that read the last layer.
         lower_components: number of softmaxes that read the layer below.
         lower_size: width of the layer below; 0 if all softmaxes read the last layer.
-        options: further options of this head, and the remaining sizes.
+        options: ``vocabulary_size``, ``embedding_size`` and ``dropout_latent``.
     """
 
     def __init__(

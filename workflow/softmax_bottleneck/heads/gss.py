@@ -45,18 +45,21 @@ class GeneralisedSigSoftmax(Pointwise):
         return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return an object for one pass of the fused loss over the logits, with an explicit derivative of g."""
+        """Return a new object for one pass of the fused loss; a formula, not autograd, gives the derivative of g.
+
+        ``with_gradients`` is True if the pass computes gradients besides the losses.
+        """
         return _Sweep(self.c, self.k, with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the description of g that the GPU kernels of ``triton_rows.py`` use."""
+        """Return the name and the constants (c, k) of g for the GPU kernels of ``triton_rows.py``."""
         return RowFunction("gss", (self.c, self.k))
 
 
 class _Sweep(Sweep):
-    """A pass of the fused loss over the logits l, with the explicit derivative of g.
+    """A pass of the fused loss over the logits l, with the derivative g' = k - (k - 1) sigmoid(l - c) as a formula.
 
-    g' = k - (k - 1) sigmoid(l - c) = k (1 - kappa sigmoid(l - c)) with kappa = (k - 1) / k.
+    The code uses the equal form g' = k (1 - kappa sigmoid(l - c)) with kappa = (k - 1) / k, which works in place.
     """
 
     def __init__(self, c: float, k: float, with_gradients: bool) -> None:

@@ -92,11 +92,14 @@ class PiecewiseLinear(Pointwise):
         return value + self.width * slope * (position - cell)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return an object for one pass of the fused loss over the logits, with an explicit derivative of g."""
+        """Return a new object for one pass of the fused loss; a formula, not autograd, gives the derivative of g.
+
+        ``with_gradients`` is True if the pass computes gradients besides the losses.
+        """
         return _Sweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the description of g, with a table of its cells, for the GPU kernels of ``triton_rows.py``."""
+        """Return the constants and the table of cells of g for the GPU kernels of ``triton_rows.py``."""
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 
@@ -113,7 +116,7 @@ class PiecewiseLinear(Pointwise):
 
 
 class _Sweep(Sweep):
-    """A pass of the fused loss over the logits, with the explicit derivative of the piecewise linear g.
+    """A pass of the fused loss over the logits, with the derivative of the piecewise linear g as a formula.
 
     If g's slopes are trained, the pass sums dL/dg (q0) and dL/dg times the position in the cell (q1) over the logits of
     each cell; the gradients of the slopes follow from these sums. The slope of a cell and g at its left end are stored
@@ -152,7 +155,7 @@ class _Sweep(Sweep):
 
 
 def running_sum(x_K: Tensor) -> Tensor:
-    """Return the cumulative sum [K] with the same bits in every call, which torch's cumsum on a GPU does not give."""
+    """Return the cumulative sum [K]; unlike torch's cumsum on a GPU, every call gives the same bits."""
     return x_K.cumsum(0) if x_K.device.type == "cpu" else blocked_running_sum(x_K)
 
 
@@ -173,7 +176,8 @@ def blocked_running_sum(x_K: Tensor) -> Tensor:
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
     """Add each value to the total of its cell, in place and with the same bits in every call.
 
-    A CPU adds the values in their order; other devices add integers (``fixed_point_histogram``).
+    A CPU adds the values in their order. Other devices add rounded values as integers, whose sum does not depend on the
+    order (``fixed_point_histogram``).
     """
     if value_X.device.type == "cpu":
         total_K.index_add_(0, cell_X, value_X)
