@@ -38,15 +38,15 @@ class Records:
             `run_id` is empty if the number belongs to no training run.
         states: one row per planned run and model, in the plan's order, columns STATE_COLUMNS. Models with the same
             settings share a run, which has the same `path` in all its rows.
-        stages: the same for finetuning and dynamic evaluation, columns STAGE_COLUMNS. The `condition` of their numbers
-            in `rows` is the stage.
-        parents: file below results/runs -> sha256 of every file that was read.
-        environments: the distinct software and hardware of the runs (git, versions, hardware), in order of appearance.
-        details: path of a run -> the results that are not single numbers, by the keys of `detail`.
-        curves: epoch logs, columns CURVE_COLUMNS.
-        spectra: path of a run -> [2, K]: index from 1 and singular value of K selected points (`thinned`).
-        corpora: dataset -> its corpus.json: tokens, words, hash, warnings.
-        verification: result of verifying every file (verify.json).
+        stages: one row per planned finetuning or dynamic evaluation and model, columns STAGE_COLUMNS. In `rows`, the
+            `condition` of their numbers is the stage, such as `finetuned`.
+        parents: {path of a file below results/runs: sha256} for every file that was read.
+        environments: the distinct environments of the results, with the keys git, versions, hardware and deterministic.
+        details: {path of a run: {key: result}} for results that are not single numbers; `detail` lists the keys.
+        curves: one row per run and epoch, columns CURVE_COLUMNS.
+        spectra: {path of a run: array [2, K]} with K selected singular values, as `thinned` returns it.
+        corpora: {dataset: content of its corpus.json}: tokens, words, hash, warnings.
+        verification: the content of verify.json: the problems found in the files of the study.
     """
 
     rows: pd.DataFrame
@@ -81,7 +81,7 @@ class Records:
 
     @cached_property
     def unlearned(self) -> frozenset[tuple[str, str, int]]:
-        """The runs (dataset, model, seed) that are hardly better than a unigram model, by `is_unlearned`.
+        """The runs (dataset, model, seed) whose perplexity is hardly better than a unigram model's (`is_unlearned`).
 
         The rank of such a run says nothing about its head, so correlations of rank and perplexity leave it out.
         """
@@ -94,9 +94,9 @@ class Records:
         return frozenset(found)
 
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
-        """Return the states of a model's planned runs on one dataset.
+        """Return the rows of `states` of a model's planned runs on one dataset.
 
-        With `stage` (`finetuned` or `dynamic`), return the states of that stage instead of those of training.
+        If `stage` is `finetuned` or `dynamic`, return the rows of `stages` of that stage instead.
         """
         return self._planned.get((stage, dataset, model), self.states.iloc[:0])
 
@@ -117,9 +117,10 @@ class Records:
         }
 
     def spectrum(self, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-        """Return indices (from 1) and singular values of a run for selected points; None if not measured.
+        """Return (indices, singular values) of the log-probability matrix of a run; None if they were not measured.
 
-        The singular values are in descending order; `thinned` selects the points.
+        Both arrays have shape [K], for the K singular values that `thinned` selects. The indices count from 1, and the
+        singular values are in descending order.
         """
         if path not in self.spectra:
             return None
@@ -184,7 +185,10 @@ def is_unlearned(ppl: float, unigram: float) -> bool:
 
 
 def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Yield the parts of a frame whose rows have equal values in `keys`, in order of appearance."""
+    """Yield (values of `keys` as texts, rows) for each group of rows with equal values in the columns `keys`.
+
+    The groups come in the order of their first rows.
+    """
     for names, part in frame.groupby(list(keys), sort=False, dropna=False):
         yield tuple(map(str, names)), part
 
@@ -232,14 +236,14 @@ SPECTRUM_START = 100  # largest singular values, all of which a thinned spectrum
 
 
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
-    """Return indices (from 1) and singular values [2, K] of a selection of points for plots.
+    """Return selected singular values for plots, as an array [2, K]: their indices (from 1), and their values.
 
-    The K points are the first SPECTRUM_START points, SPECTRUM_POINTS evenly spaced points, and the points around every
-    number in `cliffs`.
+    The selection has the SPECTRUM_START largest values, SPECTRUM_POINTS evenly spaced ones, and five values around each
+    cliff.
 
     Args:
         sigma_K: all singular values, in descending order.
-        cliffs: numbers of singular values after which the spectrum may drop.
+        cliffs: the indices (from 1) after which the singular values may drop, such as a measured rank.
     """
     count = len(sigma_K)
     even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)

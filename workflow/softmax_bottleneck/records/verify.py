@@ -28,8 +28,8 @@ MEASURED = (
 def verify(study: Study) -> integrity.Verification:
     """Verify all files of a study (runs, corpora, fits, records and report), and return the result; write nothing.
 
-    If a step has written one of its files in the study's own folder, every other file of this step is expected there
-    too, and its absence is a finding.
+    In the study's own folder, a step must have written either all of its files or none. A missing file of a step that
+    wrote others is a finding.
     """
     found = integrity.Verification.from_json(collect.collect(study).verification)
     home, files = study.store.study_folder(study.name), list[Path]()
@@ -48,8 +48,8 @@ def verify(study: Study) -> integrity.Verification:
 def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
     """Remove damaged, foreign and stale files and everything made from them.
 
-    Before that, a missing or damaged record of a finished run (outcome.json or its copy done.json or dynamic.json) is
-    restored from the other copy, if that is intact.
+    The outcome of a run is stored twice: in outcome.json, and in done.json (dynamic.json for a dynamic evaluation).
+    Before anything is removed, a missing or damaged copy is rewritten from the other one, if that is intact.
 
     Returns:
         The verification before the removal, and the removed paths below results/.
@@ -76,13 +76,16 @@ def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
 def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> Iterator[Path]:
     """Yield the paths below results/ to remove for a file with a finding: the file and everything made from it.
 
-    For a file that `measure` wrote, these are the file and measured.json. For any other file of a run, it is the run's
-    folder, so that the run is trained again. Nothing is removed for an unfinished run, because its training resumes.
+    * For a file of a corpus: the folder of the corpus.
+    * For a file of a fit or its distribution: the file, and the done.json of each unit of fits that uses it.
+    * For a file that `measure` wrote (MEASURED): the file and measured.json.
+    * For any other file of a run: the folder of the run, so that the run is trained again.
+    * For a path of `runs`: nothing. The finding says that this run is unfinished, and its training resumes.
 
     Args:
-        study: the study, for its units of fits.
-        file: path of the file below results/.
-        runs: path of each planned run -> name of its record. A finding with such a path is about an unfinished run.
+        study: the study, which names its units of fits.
+        file: the path below results/ that the finding names.
+        runs: the paths of the planned runs below results/runs, as keys; the values are not used.
     """
     room, folder = file.parts[0], file.parent
     if room in ("corpora", "tokens"):

@@ -1,10 +1,11 @@
 """Finished studies: those in results folders, and those archived, without weights, in report/evidence/studies.
 
 An archive holds the measured numbers, the states of the runs, the verdicts, and their provenance. It is small enough
-for the repository, so that a fresh clone can compare studies that take hours. For runs on a published corpus, an
-archive also holds settings, singular values and epoch logs, which the chapter "At the published size" shows. For the
-first run of every model on real text, an archive also holds the words that the model predicts at the positions that the
-papers show.
+for the repository, so that a fresh clone can compare studies that take hours. Two kinds of runs have more in it:
+
+* a run on a published corpus (one of the papers' own, such as Penn Treebank): its settings, singular values and epoch
+  log, which the chapter "At the published size" shows;
+* the first run of every model on real text: the words that it predicts at the positions that the papers show.
 """
 
 import gzip
@@ -120,12 +121,12 @@ class ArchivedRun:
 
 @dataclass(frozen=True, eq=False)
 class FinishedStudy:
-    """A finished study, read from a results folder or from an archive, or the study of the current report.
+    """A finished study, read from a results folder or from an archive, or the study whose report is being made.
 
     Attributes:
-        name: the unique name; for an archive it ends with the hardware.
+        name: a unique name. For an archive it is `<study>-<hardware>`, otherwise the name or folder of the study.
         study: the name of the study, the same on all machines.
-        title: the title of the study.
+        title: the title of the study; for a results folder, the same as `name`.
         hardware: the machines of the runs.
         corpora: the title of each corpus, by the name of the corpus; empty if read from a results folder.
         claims: the entries of claims.json.
@@ -149,7 +150,7 @@ class FinishedStudy:
 
     @cached_property
     def views(self) -> list[CorpusData]:
-        """The records of every corpus, as rules read them."""
+        """The data of every corpus in `datasets`, in the form from which the rules of claims read numbers."""
         return [CorpusData(self.records, dataset) for dataset in self.datasets]
 
 
@@ -164,14 +165,17 @@ def from_results(folder: Path, name: str) -> FinishedStudy:
 
 
 def files() -> list[Path]:
-    """Return the files of all archives, sorted by name without the ending: `demo-amd-epyc` before `...-epyc-avx2`."""
+    """Return the files of all archives, sorted by name without the ending `.json.gz`.
+
+    So `demo-amd-epyc.json.gz` comes before `demo-amd-epyc-avx2.json.gz`.
+    """
     return sorted(FOLDER.glob(f"*{ENDING}"), key=lambda path: path.name.removesuffix(ENDING))
 
 
 def called(file: Path) -> str:
-    """Return a file's path relative to the project's folder or, failing that, to the working folder.
+    """Return a file's path relative to the project's folder; for a file outside, relative to the working folder.
 
-    Return only the name of a file that lies in neither.
+    For a file in neither folder, return only its name.
     """
     full = file.resolve()
     homes = (home for home in (paths.ROOT, Path.cwd()) if full.is_relative_to(home))
@@ -179,10 +183,10 @@ def called(file: Path) -> str:
 
 
 def machines(found: records.Records) -> str:
-    """Return the machines of the runs as text: GPUs and processors, or `unknown`.
+    """Return the GPUs and processors of the runs as text, such as `AMD EPYC (AVX2)`; `unknown` if none is recorded.
 
-    An instruction set other than AVX-512 is named, as in `AMD EPYC (AVX2)`. It counts as another machine, because it
-    rounds differently, so that the same run gives different bits.
+    The text names an instruction set only if it is not AVX-512. Results differ in their last digits between instruction
+    sets, so each of them counts as another machine.
     """
 
     def name_of(machine: str) -> str:

@@ -35,9 +35,10 @@ def fill(table: Table, study: Study) -> Table:
 
 
 def published_corpus(study: Study, dataset: str) -> str:
-    """Return the published corpus that a dataset is or is a proxy for, or the dataset's own name if there is none.
+    """Return the published corpus whose numbers a dataset is compared with; without one, return the dataset's own name.
 
-    A dataset that is not in the study is looked up among the bundled datasets.
+    The dataset is this corpus or a proxy for it (`published_as` or `stands_for`). A dataset that is not in the study is
+    looked up among the bundled datasets.
     """
     if dataset in study.datasets:
         return published_dataset(study.datasets[dataset])
@@ -48,7 +49,7 @@ def published_corpus(study: Study, dataset: str) -> str:
 
 @cache
 def best_cells(experiment: str) -> dict[Key, Cell]:
-    """Return {key: cell} of an experiment's table, with the preferred archived value of each cell.
+    """Return the preferred archived cell for each (published corpus, row key, column heading) of an experiment's table.
 
     Each cell names the study and hardware of its value. Cells that no archive has are left out.
     """
@@ -78,7 +79,8 @@ def best_cells(experiment: str) -> dict[Key, Cell]:
 def study_of(name: str) -> Study | None:
     """Return the study of config/<name>.yaml, or None if there is no such file.
 
-    Its experiments are replaced by all tables for which `is_filled` is true, whether or not the study shows them.
+    Its experiments are all tables for which `is_filled` is true. So its archive can fill cells of tables that the study
+    itself does not show.
     """
     file = PAPER_STUDY.with_name(f"{name}.yaml")
     if not file.is_file():
@@ -90,6 +92,6 @@ def study_of(name: str) -> Study | None:
 
 @cache
 def is_filled(experiment: str) -> bool:
-    """Return True if an experiment is a table of measured and published numbers, in which `fill` fills empty cells."""
+    """Return True if archived values may fill a table: the experiment is a table of measured and published numbers."""
     planned = load_experiment(experiment, PAPER_STUDY.parent)
     return planned.kind == "table" and planned.quotes and planned.view not in ("published-size", "search")

@@ -71,18 +71,20 @@ class Cell:
     """A cell of a table: a measured number and the published number that it is compared with.
 
     Attributes:
-        digits: number of decimals printed; None means the metric's own.
-        metric: name of the metric in the catalogue; empty for text and settings.
-        stage: stage after which the number was measured (`finetuned`, `dynamic`); empty for training.
-        planned: number of runs that should be in the mean.
+        measured: the measured number; None if there is none.
+        published: the published number; None if there is none.
+        digits: the number of decimals printed; None for the metric's number of decimals in `records.metrics`.
+        metric: the name of the metric in `records.metrics`; empty for text and settings.
+        stage: the stage after which the number was measured (`finetuned`, `dynamic`); empty for training.
+        planned: the number of runs that should be in the mean.
         same: True if the runs have the published setting; only then is a difference computed.
-        reason: why a statistic cannot be computed from the finished runs.
-        gaps: why runs are missing.
+        reason: why a statistic, such as a p-value, cannot be computed from the finished runs.
+        gaps: why planned runs are missing, such as `seed 3 diverged`.
         note: small print below the number.
-        label: text shown instead of a number.
         runs: `<dataset>/<model>` of the runs behind the number; empty if the number comes from no run.
-        seeds: values of the single runs behind the mean, by seed.
-        wanted: False if the cell only quotes a published number and nothing is measured for it.
+        seeds: the values of the single runs behind the mean, by seed.
+        wanted: False if nothing is to be measured for the cell: it is blank, or only quotes a published number.
+        label: text shown instead of a number.
         archived: the same cell of an archived study, shown if this study has no value.
         study, hardware: for an archived cell, the study and the machine where the value was measured.
     """
@@ -120,7 +122,7 @@ class Cell:
 
     @property
     def is_published(self) -> bool:
-        """True if the cell has a published value that a study can measure, not only quote."""
+        """True if the cell has a published value (other than N/A) with which a measured value is to be compared."""
         return self.wanted and self.published is not None and self.published.value != NOT_PRINTED
 
     @property
@@ -157,7 +159,10 @@ class Cell:
 
     @property
     def inside(self) -> bool | None:
-        """True if the difference is within the published standard deviation; None if either is missing."""
+        """True if the absolute difference is at most the published standard deviation, False if it is larger.
+
+        None if the difference or the standard deviation is unknown.
+        """
         sd = _finite(self.published.sd) if self.published else None
         return None if self.difference is None or sd is None else abs(self.difference) <= sd
 
@@ -215,9 +220,9 @@ class Row:
 
     @property
     def archived(self) -> str:
-        """The name of the archived study that fills all empty cells of the row.
+        """The name of the one archived study that fills every empty cell of the row.
 
-        It is empty if the row has a measured value or a label, or if several studies, or none, fill the cells.
+        It is empty if no single study fills them all, or if a cell has a measured value or a label.
         """
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
         is_measured = any(cell.measured or cell.label for cell in self.cells)
@@ -284,7 +289,7 @@ class Table:
 
     @property
     def note(self) -> str:
-        """The text on the part of the table that this study cannot show; empty if it can show all."""
+        """The reason why this study cannot make the table, or only a part of it; empty if it can make all of it."""
         return self.experiment.needs
 
     @property

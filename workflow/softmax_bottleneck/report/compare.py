@@ -68,14 +68,14 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 def overall(entries: Sequence[Entry]) -> str:
     """Return the overall verdict on one conclusion from the verdicts of several studies.
 
-    `entries` has one verdict per study and corpus. Each of them counts as a study in these rules:
+    `entries` has one verdict per study and corpus. The rules are:
 
-    1. A study counts only if its premises hold; its verdict is then reproduced, not reproduced or undecided.
-    2. Among these studies the best-powered ones decide: those with at least half as many units as the largest.
-    3. If all decided verdicts of the best-powered studies agree, the overall verdict is the same. If two disagree, the
-       overall verdict is mixed. If none is decided, the overall verdict is undecided.
-    4. If no study's premises hold, the overall verdict is confounded if one study's verdict is confounded; otherwise
-       the conclusion cannot be tested.
+    1. Only *reproduced*, *not reproduced* and *undecided* count. With any other verdict, the test itself was not valid.
+    2. Of these, the verdicts decide that have at least half as many units as the one with the most units.
+    3. If all deciding verdicts are undecided, the overall verdict is undecided. Otherwise the undecided ones are left
+       out. If the others agree, their verdict is the overall verdict; if they differ, it is mixed.
+    4. If no verdict counts, the overall verdict is confounded if any verdict is confounded. Otherwise the conclusion
+       cannot be tested.
     """
     sound = [entry for entry in entries if entry["verdict"] in SOUND]
     most = max(map(units, sound), default=0)
@@ -95,18 +95,19 @@ def units(entry: Entry) -> int:
 def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
     """Return the table of verdicts: a row per conclusion of the first study, and one or more columns per study.
 
-    The first study has a column for each of its corpora. Another study has one for each corpus on which it can test a
-    conclusion, and is left out if there is none. A conclusion that needs no corpus has one cell per study, which spans
-    the columns of that study.
+    The first study has a column for each of its corpora. Any other study has a column for each corpus on which it can
+    test one of the conclusions. It has a single column if it only fits known distributions, and none if it can test no
+    conclusion. A conclusion that needs no corpus has one cell per study, which spans the columns of that study.
 
     Args:
         studies: the studies; the first one is that of the report.
         titles: the title of each paper, by the key of the paper.
 
     Returns:
-        A dict with three keys. `groups` lists the studies, with the titles of their columns under `places`. `parts`
-        lists the papers, each with `title` and `rows`. A row has the texts of a conclusion, its `overall` verdict and
-        its `cells`, as `_cells` yields them. `counts` lists (overall verdict, number of rows).
+        A dict with three keys. `groups` lists the studies that have columns, each with `name`, `study`, `title`,
+        `hardware` and `places` (the titles of its columns). `parts` lists the papers, each with `title` and `rows`. A
+        row has the texts of a conclusion, its `overall` verdict and its `cells`, as `_cells` yields them. `counts`
+        lists (overall verdict, number of rows).
     """
     own = studies[0]
     names = dict.fromkeys(entry["id"] for entry in own.claims)
@@ -168,19 +169,20 @@ def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool)
 def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
     """Return the table of heads relative to the softmax, or None if no study has a softmax and another head.
 
-    The table has a row per head, with labels from `study`, and a column of perplexities per study and corpus that has a
-    softmax and another head. A recommendation counts every corpus of natural text once, or synthetic languages if there
-    is no other corpus. Sizes, ranks and times come from the first column, because they depend on the width of the
-    network and on the machine. Memory is the memory of the head alone, benchmarked at the published size.
+    The table has a row per head, with labels from `study`. It has a column of perplexities for each corpus of a study
+    on which a softmax and another head were run. The counts of a row include every corpus of natural text once, or
+    synthetic languages if there is no natural text. Sizes, ranks and times come from the first column, because they
+    depend on the width of the network and on the machine. Memory is that of the head alone, benchmarked at the
+    published size.
 
     Returns:
         A dict with `columns` (study, hardware and corpus of each column) and `rows`. A row has these keys:
 
         * `label`: the label of the head.
         * `cells`: a cell per column, as `_against_softmax` returns it.
-        * `compared`, `lower`, `higher`: the numbers of corpora with a comparison, with a significantly lower perplexity
-          than the softmax's, and with a significantly higher one.
-        * `text`: ` on natural text` if these numbers leave out synthetic languages, otherwise empty.
+        * `compared`: the number of corpora on which the head is compared with the softmax.
+        * `lower`, `higher`: the numbers of these corpora on which its perplexity is significantly lower or higher.
+        * `text`: the words ` on natural text` if these counts leave out synthetic languages, otherwise empty.
         * `unlearned`: the number of runs that failed to learn.
         * `first`: the numbers of `_sizes` for the first column, as texts.
         * `memory`: the memory relative to the softmax, as text.
@@ -263,14 +265,14 @@ def _sizes(data: r.CorpusData, model: str) -> dict[str, float | None]:
 
 
 def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
-    """Return the key of the recommendation for a head; the first key applies whose condition is true.
+    """Return the recommendation for a head: the first of these keys whose condition is true.
 
-    mixed: the perplexity is significantly lower than the softmax's in some study, and significantly higher in another.
-    better: the perplexity is significantly lower in some study.
-    fragile: a run failed to learn, which says more about the training than about the head.
-    worse: the perplexity is significantly higher in some study.
-    unproven: the head has more parameters than the softmax, or a significantly longer time per epoch.
-    free: none of the above.
+    * `mixed`: the perplexity is significantly lower than the softmax's on a corpus and significantly higher on another.
+    * `better`: the perplexity is significantly lower on a corpus.
+    * `fragile`: a run failed to learn, which says more about the training than about the head.
+    * `worse`: the perplexity is significantly higher on a corpus.
+    * `unproven`: the head has more parameters than the softmax, or a significantly longer time per epoch.
+    * `free`: none of the above.
 
     Args:
         counts: `lower`, `higher` and `unlearned`, as in the rows of `head_table`.

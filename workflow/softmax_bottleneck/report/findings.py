@@ -168,9 +168,9 @@ class Comparison:
         return math.inf if low is None or high is None else high - low
 
     def quoted_first(self) -> tuple[bool, float]:
-        """Return a sort key that puts natural text before synthetic languages, then narrow intervals before wide ones.
+        """Return the sort key of the comparison; the smallest key gives a finding its main number.
 
-        The comparison with the smallest key gives the finding its main number.
+        Natural text comes before synthetic languages, and then a narrow interval before a wide one.
         """
         return bool(self.data.truth), self.width()
 
@@ -199,8 +199,8 @@ def comparisons(
 
     Args:
         studies: the studies.
-        models: alternative names of the model, separated by `|`. The first counts that has runs, of which none failed
-            to learn, and about the baseline's size.
+        models: alternative names of the model, separated by `|`. The first one counts that has runs, none of which
+            failed to learn, and that has about the baseline's size.
         baseline: the name of the baseline.
         rule: the rule whose quantity is compared; its verdict is not used.
         most: the largest allowed relative difference in the number of parameters.
@@ -217,8 +217,8 @@ def comparisons(
 def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
     """Yield (study name, corpus title without a leading "The", records) for each corpus of each study.
 
-    If a study was run on several machines, only its first occurrence in `studies` counts. To choose the narrowest
-    interval among repetitions would be a selection.
+    If a study was run on several machines, only its first occurrence in `studies` counts. Choosing the repetition with
+    the narrowest interval would bias the result.
     """
     first = {study.study: study for study in reversed(studies)}
     for study in (one for one in studies if first[one.study] is one):
@@ -241,7 +241,7 @@ def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> b
 def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that no run of a log-linear head has a Press rank above d + 2 (d: embedding size).
 
-    A run that several studies share counts once on each machine. Return None if no run of such a head has a rank.
+    A run with the same run_id and hardware in several studies counts once. Return None if no such run has a rank.
     """
     every = pd.concat([study.records.rows.assign(machine=study.hardware) for study in studies])
     run = ["run_id", "machine"]
@@ -270,9 +270,13 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that fixed pointwise heads, which have higher ranks than the softmax, do not fit better.
 
-    The finding fails if the whole interval of a head's change in perplexity lies below -LITTLE percent. It also fails
-    if, in fits to known distributions, the interval of the share of the softmax's KL gap that a head closes lies above
-    LITTLE percent. Return None if no study compares ranks.
+    The finding fails in two cases:
+
+    * the interval of a head's change in test perplexity lies below -LITTLE percent;
+    * in fits to known distributions, the interval of the share of the softmax's KL that a head removes lies above
+      LITTLE percent.
+
+    Return None if no study compares ranks.
     """
     found = [(label, one) for model, label in FIXED.items() for one in comparisons(studies, model, "softmax", BETTER)]
     ratios = [one.number.value for model in FIXED for one in comparisons(studies, model, "softmax", RANK_RATIO)]
@@ -324,7 +328,7 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 @dataclass(frozen=True)
 class Mixtures:
-    """MoC and MoS against a softmax of the same size on one corpus, at one learning rate."""
+    """The comparisons of MoC and of MoS with a softmax of the same size, on one corpus and at one learning rate."""
 
     moc: Comparison
     mos: Comparison
@@ -337,7 +341,7 @@ class Mixtures:
 def _share(moc: float, mos: float) -> float:
     """Return MoC's gain as a share of MoS's, or 0 if MoS gains nothing.
 
-    The result is never nan, because `min` and `max` may ignore a nan.
+    It is 0 instead of nan, because `min` and `max` can pass over a nan.
     """
     return moc / mos if mos > 0 else 0.0
 
@@ -368,11 +372,13 @@ def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that much of the gain of MoS over the softmax remains with MoC, which has a low rank.
 
-    All three heads have the same size. On every corpus (of natural text, if there is any) they are compared twice: all
-    heads at the best learning rate of MoC, and each head at its own best learning rate. Corpora on which the interval
-    of MoC against the softmax contains 0 are shown, but decide nothing. The finding holds if, on every other corpus,
-    MoC has a significant gain, and at least the share HALF of the gain of MoS in both comparisons. Return None if no
-    corpus is left.
+    All three heads have the same size. On each corpus they are compared twice: all heads at the best learning rate of
+    MoC, and each head at its own best learning rate. Only natural text is shown, if there is any. A shown corpus counts
+    if the interval of MoC against the softmax excludes 0.
+
+    The finding holds if two conditions are met on every corpus that counts. MoC must have a lower perplexity than the
+    softmax. In both comparisons, its gain must be at least the share HALF of the gain of MoS. Return None if no corpus
+    counts.
     """
     found, own_shares = _mixtures(studies)
     best = [min(own, key=lambda one: one.moc.data.mean(one.moc.models[0], TEST_PPL)) for own in found.values()]
@@ -411,9 +417,10 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
 
-    The finding holds if the interval of the ratio of ranks lies within SAME_RANK, and is open if the interval lies
-    partly within. Comparisons in which a rank is close to its largest possible value are left out; return None if none
-    is left. If a study varies the number of pieces of the function, the figure shows the ranks by that number.
+    The comparison with the narrowest interval decides. The finding holds if the interval of the ratio of ranks lies
+    within SAME_RANK. It is open if the interval only overlaps SAME_RANK. Comparisons in which a rank is close to its
+    largest possible value are left out; return None if none is left. If a study varies the number of pieces of the
+    function, the figure shows effective ranks for each number of pieces.
     """
     every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]

@@ -27,7 +27,10 @@ def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str
 
 
 def decimals(value: float, minimum: int) -> int:
-    """Return the number of decimals that shows two significant digits of a value, from `minimum` to MOST_DECIMALS."""
+    """Return the number of decimals with which a value shows two significant digits.
+
+    The result is at least `minimum` and otherwise at most MOST_DECIMALS.
+    """
     needed = 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return max(minimum, min(needed, MOST_DECIMALS))
 

@@ -249,8 +249,8 @@ def integer(value: float, _position: object = None) -> str:
 def to_svg(canvas: Canvas) -> str:
     """Return the canvas as SVG, with a style sheet that replaces light colours by dark colours in dark mode.
 
-    Because a report contains dozens of figures, coordinates are cut to a tenth of a point, ids of letters are short,
-    and comments and ids of groups are removed.
+    To keep a report with dozens of figures small, coordinates are cut to a tenth of a point, ids of glyphs are
+    shortened, and comments and ids of groups are removed.
     """
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
@@ -280,8 +280,7 @@ def corpus_title(source: Source, dataset: str) -> str:
 def paper_title(source: Source, dataset: str, same: bool) -> str:
     """Return the title of a panel of published numbers, such as `Penn Treebank: published`.
 
-    `same` is True if this study's runs have the paper's setting. Otherwise `, full size` is appended, because the
-    papers' models are larger than those of this study.
+    If `same` is False, this study's runs are smaller than the paper's, and the title ends with `, full size`.
     """
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 

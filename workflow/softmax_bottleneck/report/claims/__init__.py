@@ -26,10 +26,14 @@ def of_study(study: Study) -> list[Claim]:
 
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
-    """Return an entry with the verdict for every claim and every corpus of the records that the claim is about.
+    """Return the entries with the verdicts, one for each claim and each corpus of the records that it is about.
 
-    The entries are grouped by corpus. The last ones are those of claims that need no corpus. `study` is the study of
-    the records; without it, the settings of runs are not compared.
+    The entries are grouped by corpus. Claims that need no corpus come last.
+
+    Args:
+        records: the records of a study.
+        claims: the claims to evaluate.
+        study: the study of the records. Without it, no premise checks whether the settings of the runs differ.
     """
     datasets = (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)
     views = [CorpusData(records, dataset, study) for dataset in datasets]
@@ -56,7 +60,7 @@ def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the content of results/<study>/claims.json: the verdicts, their counts and their provenance.
 
-    The key `not_judged` has the conclusions of the papers that no run can decide, by paper, with the reason.
+    The key `not_judged` has {paper: {conclusion: reason}} for the conclusions that no run can decide.
     """
     return {
         "status": "ok",

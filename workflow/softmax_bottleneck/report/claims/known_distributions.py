@@ -44,7 +44,7 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
     """Return records with one number per row as a table with one row per fit or true distribution.
 
     The columns are model, seed, every metric, and every key of a condition such as `alpha=0.1;M=100;N=1000;d=5`. The
-    keys TEXTS have texts, all others have numbers. `equal` is empty where the condition has no such key.
+    columns `head` and `equal` (TEXTS) hold texts, all others numbers. A condition without `equal` gets an empty text.
     """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
@@ -104,8 +104,9 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
 
     Args:
         what, unit, names: the attributes of `Quantity` that determine how the quantity is printed.
-        which: a pandas query of the rows of `fits`, in which `@head` is the model of the claim (default: the softmax).
-        value: computes the number from the chosen rows of one seed. A number that is not finite is left out.
+        which: a pandas query that selects rows of `fits`. In it, `@head` is the model of the claim, or the softmax if
+            the claim names no model.
+        value: computes the number from the selected rows of one seed. A number that is not finite is left out.
     """
 
     def collect(data: r.CorpusData, head: str = BASELINE) -> list[float]:
@@ -153,18 +154,17 @@ def _within(first: str, second: str, own: pd.DataFrame) -> float:
 
 
 def _mean(metric: str, own: pd.DataFrame) -> float:
-    """Return the mean of a column of `fits`, or nan if there is no such column."""
     return float(own[metric].mean()) if metric in own else math.nan
 
 
 def _predicts(first: str, second: str, names: str) -> r.Rule:
-    """Return the rule that two columns of `fits` have a strong negative correlation over heads with r > d.
+    """Return the rule that two columns of `fits` have a strong negative correlation, as `_within` computes it.
 
-    Heads with more parameters than the softmax (by more than the share HARDLY) are left out.
+    Only fits with r > d count, of heads whose parameters exceed the softmax's by at most the fraction HARDLY.
 
     Args:
-        first: the column that should predict, a rank or a share of the gradient.
-        second: the column that should be predicted, a KL divergence.
+        first: the column that should predict: a rank, or a measure of the gradient.
+        second: the column that should be predicted: a KL divergence.
         names: the printed names of both.
     """
     what = f"Pearson’s r of {names}, same distribution and width"
@@ -270,9 +270,9 @@ def softmax_falls(data: r.CorpusData) -> list[float]:
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
 def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text: str) -> r.Rule:
-    """Return the rule that every number that `collect` yields is at least zero.
+    """Return the rule that no number that `collect` yields is negative.
 
-    The numbers are integers up to rounding, so that the bound is -0.5.
+    The numbers are integers with rounding errors, so the bound is -0.5 instead of 0. `text` is the rule in English.
     """
     return r.above(r.Quantity(collect, r.smallest, what, units=units), -0.5, text)
 
@@ -282,10 +282,12 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
 def noise(data: r.CorpusData) -> Iterable[float]:
     """Return the true rank minus the largest effective rank, for each noise level c that doubles the Press rank.
 
-    The noise is added to a matrix of rank TRUE_RANK. A level counts if the Press rank is at least twice this rank. The
-    largest effective rank is that over all tolerances epsilon. If effective ranks were measured but no level counts,
-    return -inf as the only number, so that the claim that noise inflates the Press rank is not reproduced. Without
-    measured levels return nothing; the claim can then not be tested.
+    Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). A level counts if the Press rank is at least
+    twice TRUE_RANK. The largest effective rank is the maximum over all tolerances epsilon.
+
+    Returns:
+        One number per level that counts. If levels were measured but none counts, [-inf]: noise does not inflate the
+        Press rank, so the claim is not reproduced. If nothing was measured, []: the claim cannot be tested.
     """
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
@@ -297,7 +299,10 @@ def noise(data: r.CorpusData) -> Iterable[float]:
 @partial(_always, what="change of the Press rank, largest over rounds", units="rounds",
          text="the rank is the same in every round")  # fmt: skip
 def rebuilt(data: r.CorpusData) -> Iterable[float]:
-    """Return -|Press rank - true rank| for each round of decomposing the matrix by SVD and multiplying it again."""
+    """Return -|Press rank - TRUE_RANK| after each round of rebuilding a matrix of rank TRUE_RANK.
+
+    A round decomposes the matrix by SVD and multiplies the factors again (`ranks/robustness.py`).
+    """
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
     return -abs(chosen["value"] - TRUE_RANK)

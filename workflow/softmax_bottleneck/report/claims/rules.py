@@ -97,9 +97,9 @@ class CorpusData:
 
     @cached_property
     def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
-        """The planned runs by (model, stage), each as a dict of its columns in `Records.states` or `Records.stages`.
+        """The planned runs, as {(model, stage): list with one dict per run}.
 
-        The stage is an empty string for training, `finetuned` or `dynamic`.
+        A dict has the columns of `Records.states` or `Records.stages`. The stage of a trained run is an empty string.
         """
         every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
         own = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
@@ -126,9 +126,9 @@ class CorpusData:
         return [model for model in models if matches(model, patterns)]
 
     def learned(self, patterns: str) -> list[str]:
-        """Return the matching models without a run that failed to learn (no better than a unigram model).
+        """Return the matching models whose finished runs are all better than a unigram model.
 
-        TRUTH is never returned. A model whose runs are not finished is returned.
+        A model without finished runs is included. TRUTH is not.
         """
         unlearned = {model for dataset, model, _ in self.records.unlearned if dataset == self.dataset}
         return [model for model in self.matching(patterns) if model not in {TRUTH, *unlearned}]
@@ -136,14 +136,13 @@ class CorpusData:
     def values(self, model: str, metric: str, stage: str = "") -> dict[int, float]:
         """Return {seed: value} of a metric over the finished runs of a model.
 
-        TRUTH has no seeds and no variance. Its value is returned for the seeds 1, 2 and 3, so that TRUTH has MIN_RUNS
-        equal values, as many as an interval requires.
+        TRUTH has no seeds. Its value is returned for the seeds 1, 2 and 3, because an interval needs MIN_RUNS values.
 
         Args:
             model: the model, or TRUTH.
             metric: the metric.
-            stage: the condition of the metric in the records: empty for training, `finetuned`, `dynamic`, or one of
-                several measurements of a run, such as a word-similarity benchmark. TRUTH ignores it.
+            stage: the condition of the numbers in the records: empty for those after training, `finetuned` or `dynamic`
+                for a later stage, or a condition such as `benchmark=WS-353`. TRUTH ignores it.
         """
         if model == TRUTH:
             return dict.fromkeys((1, 2, 3), self.truth[metric]) if metric in self.truth else {}
@@ -187,7 +186,7 @@ class Interval:
         value: the estimate.
         low, high: the ends of the interval.
         n: the number of units on each side.
-        spread: the standard deviation of the value if each side had a single unit.
+        spread: the standard error of the value for one unit per side; with k units it is this number over sqrt(k).
         min_units: the number of units that an interval requires; with fewer units the interval is infinite.
     """
 
@@ -201,9 +200,9 @@ class Interval:
     def needed(self, distance: float) -> int:
         """Return how many units (such as seeds) each compared side needs for a decision.
 
-        With that many units, the interval excludes a bound at `distance` from the true value with probability POWER.
-        The result exceeds the present number of units, except that it is MOST_NEEDED at most. Without an estimate of
-        the spread (a side with one unit, or a value that is not finite), the result is `min_units`.
+        With so many units, the interval excludes a bound at `distance` from the true value with probability POWER. The
+        result is larger than the present number of units, or MOST_NEEDED if no smaller number is enough. If a side has
+        one unit or the value is not finite, the spread is unknown, and the result is `min_units`.
         """
         if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.min_units
@@ -230,7 +229,9 @@ def student(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
-    """Return Pearson's r of points with Fisher's interval; for fewer than MIN_POINTS points, nan and an infinite one.
+    """Return Pearson's correlation of points with Fisher's interval.
+
+    For fewer than MIN_POINTS points, the value is nan and the interval is infinite.
 
     Args:
         points: a sequence whose only element is the array of points [N, 2].
@@ -267,7 +268,7 @@ def wilson(sides: Sequence[Float64], tail: float) -> Interval:
 
 
 def smallest(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the smallest number of the units of one side [N, 1], as value and as both ends of the interval.
+    """Return the minimum over the units of one side [N, 1], as the value and as both ends of the interval.
 
     This is the estimate for a claim that must hold in every unit and therefore needs no statistics. `tail` is not used.
     """
@@ -281,18 +282,19 @@ class Quantity:
     """A quantity: a statistic of some models, with a confidence interval.
 
     Attributes:
-        collect: yields, from (CorpusData, *patterns of models), the number or numbers of each unit of one side. A unit
-            is a run, a model, a head or another data point.
-        estimate: returns the interval from (units of each side, probability outside each end of the interval).
+        collect: called as `collect(data, *patterns)` with a `CorpusData` and patterns of models. It yields a number, or
+            a pair of numbers for a correlation, for each unit of one side.
+        estimate: called as `estimate(sides, tail)` with one array [N, K] per side, and the probability outside each end
+            of the interval. It returns the interval.
         what: the printed name of the quantity.
         unit: a key of UNITS, which converts the value for printing; any other text prints the value unchanged.
-        metrics: the metrics that the quantity reads; every run must have the first of them.
+        metrics: the metrics that the quantity reads. A model without the first of them counts as not run.
         units: the printed plural of its units, such as `seeds`.
         names: a template for the names of the models, such as `{0} against {1}`.
-        stage: the stage at which metrics are read (empty: training; or finetuned, dynamic).
+        stage: the stage after which metrics are read: empty for training, `finetuned` or `dynamic`.
         is_comparison: True if each model is a side of its own, so that `collect` is called once per model. Otherwise
             all models form one side, and `collect` is called once with all of them.
-        models: returns, from (CorpusData, *patterns of models), the models that the quantity reads.
+        models: called as `models(data, *patterns)`, like `collect`. It returns the models that the quantity reads.
     """
 
     collect: Callable[..., Iterable[float | tuple[float, ...]]]
@@ -387,13 +389,14 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 def correlation(what: str, window: float = INF) -> Quantity:
     """Return the quantity that is Pearson's correlation of test perplexity and Press rank; each model is one point.
 
-    A model counts if it has the same planned epochs and about the same size (within SAME_SIZE) as the reference, and no
-    run that failed to learn. The reference is the model that the first pattern names, or else the first matching model.
-    TRUTH is another point if it is among the patterns.
+    A model counts if none of its runs failed to learn, and if it has the planned epochs and about the size (within
+    SAME_SIZE) of the reference. The reference is the model that the first pattern names, or else the first matching
+    model. The pattern TRUTH adds the true distribution as a point.
 
     Args:
         what: the printed name of the quantity.
-        window: in nats; models whose log perplexity is further from the median are left out. By default all count.
+        window: the largest distance, in nats, of a model's log perplexity from the median. Models beyond it are left
+            out. By default all count.
     """
 
     def points(data: CorpusData, *patterns: str) -> list[str]:
@@ -476,17 +479,16 @@ class Rule:
     Attributes:
         text: the rule in English, for printing.
         quantities: the quantities that the rule reads.
-        judge: returns the decision from (data, *models, tests=1); `tests` is the number of rules that share the error
-            probability ALPHA (Bonferroni).
-        favours: which outcome a larger first model makes more likely: +1 for reproduced (as in "MoS is better than
-            Softmax"), -1 for not reproduced (as in "SS does not gain on Softmax"). 0 means that the models may differ
-            in size.
-        control: (position, verdicts), or None for no control. If the true distribution is known, the rule is evaluated
-            a second time with TRUTH in place of the model at `position` (from 0). For example, position 0 replaces the
-            models (lms-plif, softmax) by (TRUTH, softmax); a position after the last model adds TRUTH. The control is
-            passed if the rule then returns one of `verdicts`, or, if `verdicts` is empty, the verdict on the claim.
-        hidden_by_ceiling: True if the claim expects high or rising ranks. Since a matrix has a largest possible rank,
-            the measured ranks can be too low for such a claim, but never too high.
+        judge: called as `judge(data, *models, tests=1)`, returns the decision. `tests` is the number of rules that
+            share the error probability ALPHA (Bonferroni).
+        favours: the outcome that a larger first model makes more likely. +1 is *reproduced*, as for "MoS is better than
+            Softmax"; -1 is *not reproduced*, as for "SS does not gain on Softmax". 0 allows models of different size.
+        control: (position, verdicts), or None for no control. The control evaluates the rule again, with TRUTH in place
+            of the model at `position` (from 0): position 0 turns (lms-plif, softmax) into (TRUTH, softmax). A position
+            after the last model appends TRUTH. The control is passed if this evaluation gives one of `verdicts`. Empty
+            `verdicts` require the verdict on the claim. A corpus without a known true distribution has no control.
+        hidden_by_ceiling: True if the claim expects high or rising ranks. A small matrix can make the measured ranks
+            too low for such a claim, but never too high.
     """
 
     text: str
@@ -535,7 +537,10 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
-    """Return the text `the interval of Press rank lies above 2 times; otherwise not reproduced if it lies ...`."""
+    """Return the rule in English, for a rule without a text of its own.
+
+    Example: `the interval of Press rank lies above 2 times; otherwise not reproduced if it lies below 2 times`.
+    """
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
         suffix = UNITS.get(quantity.unit, PLAIN)[1]
@@ -551,7 +556,7 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 def every(*parts: Rule) -> Rule:
     """Return the rule that holds if all given rules hold for the same models.
 
-    It has the first `favours` other than 0, and no control.
+    Its `favours` is the first one of the given rules that is not 0. It has no control.
     """
     return Rule(
         "; and ".join(part.text for part in parts),
@@ -590,9 +595,9 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
 def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
     """Return the joint decision of several rules, of which all must hold (`all_`), or at least one.
 
-    If all must hold, one rule that is not reproduced decides. If one suffices, one that is reproduced decides. Without
-    such a rule, the joint verdict is undecided if any rule is undecided. If a rule cannot be evaluated, its decision is
-    returned.
+    If all must hold, the verdict is *reproduced* if all rules are reproduced, and *not reproduced* if any rule is not
+    reproduced. If one suffices, it is *reproduced* if any rule is, and *not reproduced* if every rule is not. Otherwise
+    it is *undecided*. If a rule cannot be evaluated, its decision is returned instead.
     """
     if lacking := next((decision for decision in decisions if decision.missing), None):
         return lacking
@@ -631,9 +636,9 @@ minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1, None)
 def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
     """Return the rule that a quantity's interval lies above a bound.
 
-    An interval that does not lie above the bound refutes the rule if it lies below `bound + margin`. `bound` and
-    `margin` are in the quantity's own unit before conversion for printing, such as nats. `text` replaces the generated
-    text.
+    An interval above `bound` reproduces the claim. Any other interval that lies below `bound + margin` refutes it.
+    `bound` and `margin` are in the quantity's own unit before conversion for printing, such as nats. `text` replaces
+    the generated text.
     """
     return interval_rule(quantity, (bound, INF), (bound + margin, INF), text)
 

@@ -24,8 +24,8 @@ RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
     """Return the premise that the tested weights of every run are averages over at least one epoch.
 
-    In a run with averaged SGD, this is so if the best epoch comes at least one epoch after the switch to averaging. The
-    premise is broken if a run never switched, or if there are no runs.
+    With averaged SGD, the best epoch must come at least one epoch after the switch to averaging. The premise is broken
+    if a run never switched, or if there are no runs.
     """
     models = data.matching("|".join(patterns))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
@@ -35,10 +35,10 @@ def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
 
 
 def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise | None:
-    """Return the premise that seeds cause less than half of the variance of test perplexity over models.
+    """Return the premise that seeds cause less than half of the variance of test perplexity between models.
 
-    The variance over the seeds of the model `gss` is compared with the variance over the means of the models that match
-    the patterns. Models that failed to learn are left out. Return None if there are fewer than two seeds or two models.
+    The variance over the seeds of the model `gss` must be less than half of the variance of the models' means. The
+    models are those that match the patterns and did not fail to learn. Return None for fewer than two seeds or models.
     """
     seeds = list(data.values("gss", TEST_PPL).values())
     means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]

@@ -1,11 +1,13 @@
 """The verdict on a claim: the decision of its rule, and its premises.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
-every verdict, unless the premise names the verdicts that it could have caused. For example, if the compared models
-differ in size, a win of the larger model is overridden, but a win of the smaller model counts. The largest possible
-rank of a matrix can hide a growing rank but cannot cause it.
+every verdict, unless the premise names the verdicts that it could have caused. Two examples:
 
-Verdicts depend on codes and numbers alone. The texts of the codes are in report/reasons.yaml.
+* The compared models differ in size. A win of the larger model is overridden, but a win of the smaller model counts.
+* A rank is close to the largest rank that the matrix can have. This limit can hide that ranks grow, but cannot make
+  them grow. So the verdict that they grow counts, and the verdict that they do not is overridden.
+
+Reasons of verdicts are codes; no verdict depends on their texts, which are in report/reasons.yaml.
 """
 
 import math
@@ -61,7 +63,10 @@ class Reason:
     facts: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Return the reason as text: what was found and, if the code has one, the requirement after `; needed: `."""
+        """Return the reason as text, such as `too few seeds for an interval; needed: 3 seeds`.
+
+        The part after the semicolon is left out if the code has no requirement in report/reasons.yaml.
+        """
         text = "; needed: ".join(TEMPLATES[self.code].values()).format(**self.facts)
         return re.sub(r"(?<=\d)%", "\u00a0%", text)
 
@@ -70,8 +75,8 @@ class Reason:
 class Premise(Reason):
     """A condition for the validity of a verdict, with the values on which it was checked.
 
-    A broken premise is the reason for the verdict that replaces the rule's own, hence the base class. A premise that
-    holds changes nothing; its text is printed among the claim's details.
+    A broken premise replaces the rule's verdict and is the reason for the new one. Therefore a premise is a `Reason`. A
+    premise that holds changes nothing; its text is printed among the claim's details.
 
     Attributes:
         holds: True if the condition is met.
@@ -203,7 +208,7 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
 
 # --- premises -------------------------------------------------------------------------------------------------------
 def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
-    """Yield the premises of a claim: from its rule, its own checks, the sizes of the models, and the control.
+    """Yield the premises of a claim: those of its rule, those in `Claim.premises`, the models' sizes, and the control.
 
     `verdict` is the verdict of the rule. The control evaluates the rule on the true distribution, if this is known.
     """
@@ -260,7 +265,7 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
 
 
 def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
-    """Return the premise that every Press rank is at most CEILING of the largest rank that the matrix could have.
+    """Return the premise that no Press rank exceeds the share CEILING of the largest possible rank.
 
     A matrix of N contexts and V words has at most rank min(N, V). If the rule is `hidden_by_ceiling`, a broken premise
     does not override *reproduced*.
@@ -277,11 +282,12 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
-    """Return the premise that the first and the last model of a claim have the same number of parameters.
+    """Return the premise that the first and the last model of a claim have about the same size (within SAME_SIZE).
 
-    If they do not, the premise overrides only the verdict that is a win of the larger model. It holds nevertheless if
-    a pair of models of equal size has the same verdict. This pair has the model `<first>-equal` instead of the first
-    model, or is a pair of EQUAL_PAIRS.
+    If they do not, a second pair of models, of equal size, is judged. The premise then holds if the verdict on this
+    pair is the same. It is broken if the verdict differs, or if there is no such pair. The second pair is the claim's
+    models with `<first>-equal` as the first model, or else a pair of EQUAL_PAIRS. A broken premise overrides only a win
+    of the larger model.
 
     Args:
         data: the records of the corpus.
@@ -303,10 +309,9 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
 
 
 def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float | None:
-    """Return how much larger the model of the first pattern is than that of the last, relative to the latter.
+    """Return by what fraction the first pattern's model is larger than the last's: 0.1 for 10 % more parameters.
 
-    For example, 0.1 means 10 % more parameters. If a pattern matches several models, the largest counts. Return None if
-    a size is unknown.
+    If a pattern matches several models, its largest model counts. Return None if a size is unknown.
     """
     sides = [[data.mean(m, "parameters") for m in data.matching(p)] for p in (patterns[0], patterns[-1])]
     first, last = ([size for size in side if not math.isnan(size)] for side in sides)
