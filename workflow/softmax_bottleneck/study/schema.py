@@ -34,7 +34,10 @@ Value = TypeVar("Value")
 # --- sections -------------------------------------------------------------------------------------------------------
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
 def section(kind: type[Value]) -> type[Value]:
-    """Turn a class into a frozen keyword-only dataclass that validates its values, from YAML and from code alike."""
+    """Return a class as a frozen, keyword-only pydantic dataclass, which rejects unknown keys and wrong values.
+
+    It validates values from a YAML file (see `read`) and values that code passes to the constructor.
+    """
 
     def check_keys(cls: type[Any], values: object) -> object:
         return _check_keys(values, [field.name for field in dataclasses.fields(cls)])
@@ -48,11 +51,11 @@ def section(kind: type[Value]) -> type[Value]:
 class PartOf:
     """A pydantic annotation for a mapping with any subset of the keys of a section, such as a layer of settings.
 
-    Values have the types that the section declares.
+    Example: `Annotated[dict[str, Any], PartOf(Schedule)]` accepts `{"epochs": 3}`.
 
     Args:
-        kind: the section, a dataclass.
-        changed: key -> type that replaces the one of the section.
+        kind: the section, a dataclass. It declares the type of every key.
+        changed: the types of single keys that differ from the types in the section.
     """
 
     def __init__(self, kind: type, **changed: Any) -> None:
@@ -122,10 +125,16 @@ _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def read(kind: type[Value] | Callable[..., Value], value: object, where: str) -> Value:
-    """Return a value from YAML, validated and converted to the type `kind`; `where` locates it in error messages.
+    """Return a value from YAML, validated and converted to a type.
+
+    Args:
+        kind: the type, such as a section.
+        value: the value from YAML.
+        where: location of the value, such as `config/demo.yaml`, for error messages.
 
     Raises:
-        UserError: a value is not allowed, a key is unknown, or keys are missing (all are named in one message).
+        UserError: a value is not allowed, a key is unknown, or keys are missing. The message names the first wrong
+            value, or else all missing keys.
     """
     try:
         return cast(Value, _adapter(kind).validate_python(value))
@@ -147,9 +156,9 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error message on an unknown word.
+    """Return the end of an error message on an unknown word: a hint at the allowed words.
 
-    It is `; did you mean 'x'?` with the most similar allowed word, or a list of all allowed words if none is similar.
+    The hint is `; did you mean 'mos'?` if an allowed word is similar, else `; allowed are mos, softmax`.
     """
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)

@@ -39,11 +39,11 @@ class Study:
         store: the folders of results and data.
         mirror: folder with copies of the corpora (None: files are downloaded).
         labels: model -> label in tables and figures.
-        experiments: the experiments with the models and datasets that this study includes in them.
-        runs: one training run per model, dataset and seed, also those that no experiment includes. If two models have
-            equal runs, the later one is a duplicate (`Run.duplicate_of`).
-        searches: name under `models` of an entry with a grid -> the search over this grid.
-        author_seeds: (dataset, model) -> seed of the published single run.
+        experiments: the study's experiments. Each lists only models and datasets of this study.
+        runs: one training run per model, dataset and seed. Models that no experiment includes have runs, too. If two
+            models have equal runs, the run of the later model is a duplicate (`Run.duplicate_of`).
+        searches: name of a grid under `models` -> the search over this grid.
+        author_seeds: (dataset, model) -> seed of the run that the authors published (`Layer.author_seed`).
         stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
         replicas_per_job, device, max_wall, time_margin: see `StudyFile`.
         fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
@@ -78,10 +78,10 @@ class Study:
 
     @cached_property
     def digest(self) -> str:
-        """The first 12 hex digits of a hash of all that the report depends on apart from results.
+        """The first 12 hex digits of a hash of everything that determines the report, except the results.
 
-        It covers the experiments with their runs, later stages and fits, the datasets, and the study's title,
-        description and labels. If it changes, tables and report are recomputed.
+        The hash covers the experiments, their runs, later stages and fits. It also covers the datasets and the study's
+        name, title, description and labels. A new digest makes the workflow recompute tables and report.
         """
         shown = [[dataclasses.asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
@@ -91,9 +91,9 @@ class Study:
 
     # --- what experiments include
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
-        """Return the training runs that an experiment needs: one per model, corpus and seed that it includes.
+        """Return the training runs that an experiment needs: one per model, corpus and seed of the experiment.
 
-        The runs may be duplicates (`Run.duplicate_of`).
+        The choice of seeds is `Experiment.seeds`. The runs may be duplicates (`Run.duplicate_of`).
         """
         models, datasets = set(experiment.models), set(experiment.datasets)
         shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
@@ -164,7 +164,7 @@ class Study:
     def units(self) -> tuple[Unit, ...]:
         """The units to compute; a unit is the job that does all fits to the distributions of one setting and one seed.
 
-        They are the units of each entry under `fits` that an experiment of this study reports (`Experiment.fits`).
+        An entry under `fits` is computed if an experiment of this study shows its results (`Experiment.fits`).
         """
         named = dict.fromkeys(e.fits for e in self.experiments if e.fits in self.fits and not e.is_void)
         return tuple(unit for name in named for unit in self.fits[name])
@@ -211,7 +211,8 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     Args:
         file: the study's YAML. Its folder is searched for datasets and experiments.
         overrides: top-level keys that replace those of the file, such as `mirror`, `device` or `threads` from the
-            command line. If `overrides` has all required keys, as another workflow may pass them, the file is not read.
+            command line. If `overrides` has all keys without a default in `StudyFile`, the file is not read. Another
+            workflow can declare a whole study in this way.
         store: the folders of results and data (default: those of the workflow).
 
     Raises:
@@ -331,7 +332,8 @@ class _ExperimentResolver:
     Attributes:
         declared: the study's YAML.
         datasets: the study's datasets by name.
-        members: name of a model -> that model; name of a grid under `models` -> all models of the grid.
+        members: name -> names of models: for a model a list of only its own name, for a grid the names of all its
+            models.
         near: the folder in which the study's own datasets and experiments are searched first.
         where: the study's file, for error messages.
     """
@@ -343,14 +345,14 @@ class _ExperimentResolver:
     where: str
 
     def resolve(self, name: str, changes: ExperimentChanges) -> Experiment:
-        """Return an experiment with the models and datasets of this study.
+        """Return an experiment restricted to the models and datasets of this study.
 
-        The models are those of the experiment's file that the study has, and the datasets those of `_corpora`. If the
-        experiment cannot be made, or only in part, the attribute `needs` says why.
+        By default, models of the experiment's file that this study lacks are left out, and `_corpora` selects the
+        datasets. If the study cannot make the whole experiment, the attribute `needs` of the result says why.
 
         Args:
             name: id of the experiment.
-            changes: changes under the experiment's name in the study's file, which may name other models and datasets.
+            changes: entry of the experiment in the study's file. Models and datasets given there replace the default.
 
         Raises:
             UserError: the experiment is unknown, or `changes` names a model or dataset that the study lacks.
@@ -385,10 +387,11 @@ class _ExperimentResolver:
         return self._with_absent(experiment, original)
 
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
-        """Return the experiment `shown` with its attributes `absent` and `absent_datasets` set.
+        """Return the experiment `shown` with the attributes `absent` and `absent_datasets`.
 
-        They name the models and corpora of the published table that this study lacks. If the study has only a user's
-        own texts, the attribute `published` is emptied instead, because no published number is comparable.
+        These attributes name the models and corpora of the published table that this study lacks. If all corpora of the
+        study are a user's own texts, no published number is comparable. Only the attribute `published` is then changed:
+        it becomes empty. An experiment without published numbers is returned unchanged.
 
         Args:
             shown: the experiment with the models and datasets of this study.
@@ -406,11 +409,16 @@ class _ExperimentResolver:
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
-        """Return the study's datasets for an experiment, and a sentence that names the corpora that the study lacks.
+        """Return the names of the study's datasets for an experiment, and a sentence on missing corpora.
 
-        The datasets are the experiment's corpora or proxies for them. If the study has none of these, they are its
-        datasets that correspond to no published corpus; if the experiment names no corpora, they are all datasets. The
-        sentence is empty if no corpus is missing or if the study has a dataset that corresponds to no published corpus.
+        An own dataset is not a published corpus and stands for none, such as a user's text. The datasets are
+
+        - all datasets of the study, if the experiment names no corpora;
+        - otherwise the experiment's corpora that the study has, and datasets that stand for the others;
+        - the own datasets, if this leaves none.
+
+        The sentence names the experiment's corpora that the study lacks. The sentence is empty if no corpus is missing,
+        or if the study has an own dataset.
         """
         if not experiment.datasets:
             return list(self.datasets), ""
@@ -429,6 +437,8 @@ class _ExperimentResolver:
 # --- for processes that are started from here -----------------------------------------------------------------------
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
     """Set environment variables so that child processes load the same study with the same package and Python.
+
+    `study_from_environment` reads the study back. PATH then begins with the folder of the running Python.
 
     Args:
         file: the study's YAML.

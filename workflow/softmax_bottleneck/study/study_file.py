@@ -31,11 +31,12 @@ class Column:
         metric: name of the metric in the records and in report/published.
         label: heading of the column, with the unit (default: as in the catalogue of metrics).
         digits: number of decimals printed (default: as in the catalogue).
-        published: column of report/published -> regular expression; only rows that match all of them are used.
+        published: filters that select the published numbers for this column. A key is a column of the CSV files in
+            report/published; a value is a regular expression. Example: `{table: "^Table 2$"}`.
         datasets: corpora for which the table has this column; empty means all.
-        stage: stage after which the metric is measured (`finetuned`, `dynamic`); empty means training.
-        published_as: name of the metric in report/published, if different.
-        measured: false for a column of published numbers only.
+        stage: stage after which the metric is measured: `finetuned`, `dynamic`, or empty for training.
+        published_as: name of the metric in report/published, if it differs from `metric`.
+        measured: true to show measured and published numbers; false to show only published numbers.
     """
 
     metric: str
@@ -52,15 +53,15 @@ class Column:
 class Experiment:
     """A table or figure of the report.
 
-    `load_study` sets the last three attributes and replaces attributes that the study changes.
+    `load_study` sets `entries`, `absent` and `absent_datasets`, and applies the study's `ExperimentChanges`.
 
     Attributes:
         id: name of the experiment, equal to the file's name.
         source: the paper or study that the table or figure comes from; each source is a chapter of the report.
         artefact: name of the table or figure in the source, such as Table 2 or Figure 7.
         title: one line above the table or figure.
-        caption: text on the content and its computation. `{schedule.epochs}` is replaced by that setting of the runs
-            shown, `{corpora}` by the titles of their corpora.
+        caption: text on the content and its computation. In this text, `{schedule.epochs}` stands for the number of
+            epochs of the runs shown (likewise for other settings), and `{corpora}` for the titles of their corpora.
         kind: table or figure.
         view: name of the function in report/views that makes the table or figure from records.
         published: files of report/published with the numbers to compare with.
@@ -69,14 +70,16 @@ class Experiment:
         datasets: corpora of the published table; a study without these corpora uses its own instead.
         seeds: seeds of the training runs: `all`, `author` (only the authors' own, or the first if there is none) or
             `random` (all but the authors' own).
-        stages: stages of its runs after training: `finetune`, `dynamic` (dynamic evaluation), or both in this order.
-        published_rows: model -> filters that find its rows in report/published if the name there is different. The key
-            `model` gives that name; other keys are columns with regular expressions.
+        stages: stages of the experiment's runs after training: `finetune`, `dynamic` (dynamic evaluation), or both in
+            this order.
+        published_rows: model -> how to find its published numbers if they have another name in report/published.
+            Example: `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. The key `model` is the other name;
+            any other key is a column of the CSV file, whose value must match the regular expression.
         needs: reason why the experiment, or a part of it, cannot be made; empty if all of it can.
         columns: columns of the table, one metric each, in order.
         options: keyword arguments of the view.
-        entries: names under `models` of the study's YAML that belong to the experiment. A grid has one name for all its
-            models and is listed even if none of its models is trained.
+        entries: names under `models` of the study's YAML that belong to the experiment. A grid is one entry and is
+            listed even if none of its models is trained.
         absent: models of the published table that the study lacks.
         absent_datasets: corpora of the published table that the study lacks and has no proxy for.
     """
@@ -115,23 +118,26 @@ class Experiment:
     def is_void(self) -> bool:
         """True if this study has no model or no corpus for the experiment, so that no part of it can be measured.
 
-        The attribute `needs` then says why. An experiment with published numbers shows these nevertheless.
+        The attribute `needs` then says why. The table or figure can still show published numbers (`quotes`).
         """
         return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
     def quotes(self) -> bool:
-        """True if the experiment shows published numbers, or next words predicted in a publication."""
+        """True if the experiment shows material of a publication: numbers, or examples of predicted next words."""
         return bool(self.published) or "words" in self.options
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The suffixes of the files that `render` writes: that of the table or figure, and `csv` for the data."""
+        """The suffixes of the files that `render` writes: ("html", "csv") for a table, ("svg", "csv") for a figure."""
         return ("html", "csv") if self.kind == "table" else ("svg", "csv")
 
     @property
     def is_synthetic(self) -> bool:
-        """True if the experiment's numbers come from the step `synthetic` and not from training runs."""
+        """True if the experiment's numbers come from the step `synthetic` and not from training runs.
+
+        This step gathers the results of fits, and computes ranks of untrained layers and of matrices with noise.
+        """
         return "synthetic" in self.options or bool(self.fits)
 
     @property
@@ -170,13 +176,14 @@ class ModelEntry:
     Attributes:
         head: a name (a file in workflow/softmax_bottleneck/heads), or `{name: ..., option: ...}`.
         label: name of the model in tables and figures (default: the head's own).
-        like: another model from which this model inherits layers of settings and the values of `body` and `schedule`,
-            and the head's options if both have the same head. That model may have a `like` of its own.
+        like: name of another entry. This model inherits its layers of settings, `body` and `schedule`, and also its
+            head options if the head is the same. The other entry may have a `like` of its own.
         datasets: corpora to train on; all corpora of the study when absent.
-        seeds: `all` (the default); `author`, only the authors' own seed (the first if there is none); or a list.
+        seeds: `all`; `author`, only the authors' own seed (the first if there is none); or a list of seeds. All seeds
+            when absent. Writing `all` makes the entry a variant (see `is_variant`).
         grid: lists of values, such as `{head.c: [-1.5, 0], head.k: [2, 3]}`; each combination is a model.
-        stem: prefix of the names of a grid's models (default: the entry's name). Grids on different corpora may have
-            the same stem.
+        stem: prefix of the names of a grid's models, such as `gss` in `gss-c0-k2` (default: the entry's name). Grids on
+            different corpora may have the same stem.
         max_runs: number of a grid's combinations to train; 0 declares a search and trains nothing.
         body: settings of the body for this model, applied after all layers of settings.
         schedule: settings of training for this model, applied after all layers of settings.
@@ -199,7 +206,11 @@ class ModelEntry:
 
     @property
     def is_variant(self) -> bool:
-        """True if the entry is a variant of another model: it has `like`, `grid`, or `all` or `author` as `seeds`."""
+        """True if the entry is left out of experiments with `models: all`.
+
+        These are the entries with `like` or `grid`, and those whose `seeds` is the word `all` or `author`. An entry
+        without `seeds` is no variant.
+        """
         return self.like is not None or self.grid is not None or isinstance(self.seeds, str)
 
 
@@ -222,8 +233,8 @@ class Search:
 class Model:
     """A model of a study, which is an entry under `models` or one combination of an entry's grid.
 
-    `inherits_from` are the names whose layers of settings apply to the model: the model's own name, the entry's name,
-    and the names of all models that `like` leads to, directly or not.
+    A layer of settings applies to the model if it names one of `inherits_from`. These are the names of the model, of
+    its entry, of the entry under `like`, of the entry under `like` of that entry, and so on.
     """
 
     name: str
@@ -270,7 +281,7 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
 
 
 def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list[str]:
-    """Return the name of a model, followed by the model under its `like`, the model under that one's `like`, and so on.
+    """Return the chain of names that `like` leads along, such as [a, b, c] if a is `like: b` and b is `like: c`.
 
     Raises:
         UserError: a model under `like` is unknown, or models inherit from each other in a circle.
@@ -288,9 +299,9 @@ def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list
 def _members(family: Model, grid: Grid, where: str) -> list[Model]:
     """Return the models of a grid: all combinations of its values, or `max_runs` of them.
 
-    A hash chooses the combinations, so that a larger `max_runs` keeps the old ones and adds others. The values of a
-    combination replace those of the entry. The name of a model lists the values, or ends with a hash of them if it
-    would be too long.
+    A hash chooses the combinations. A larger `max_runs` therefore keeps the earlier choice and adds to it. Each model
+    is the entry with the values of one combination. Its name lists them, such as `gss-c0-k2`. A name that would be too
+    long ends with a hash of the values instead.
     """
     entry = family.entry
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
@@ -400,11 +411,11 @@ class StudyFile:
         mirror: folder with copies of the corpora, used before any download; also `make reproduce MIRROR=folder`.
         device: `auto` (a GPU if there is one), `cpu`, or `cuda` (an error without one).
         threads: CPU threads of one training job; the same number gives the same bits.
-        replicas_per_job: number of seeds of a model that one job trains at the same time. They share its GPU, or have
-            `threads` cores each. The bits are the same as for separate jobs.
+        replicas_per_job: number of seeds of a model that one job trains at the same time. On a GPU, the seeds share the
+            job's GPU; on a CPU, each has `threads` cores. The bits are the same as for separate jobs.
         max_wall: time limit of a training job (`4h`, `90m`). At the limit the job saves its state and stops with exit
             code 75; the next attempt resumes the training. A SLURM job's own time limit applies as well.
-        time_margin: time before the end of its SLURM job at which a training job stops itself (default: 3m, or a
+        time_margin: time before the end of a SLURM job at which the training in it stops itself (default: 3m, or a
             quarter of the remaining time if that is less).
         deterministic: true makes training give the same bits on the same machine, or fail; false allows faster GPU
             kernels.
@@ -445,10 +456,12 @@ REQUIRED = {f.name for f in dataclasses.fields(StudyFile) if f.default is f.defa
 
 
 def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return the keys of a study's file, merged with the keys of the study that it extends.
+    """Return the keys of a study's file, merged with the keys of the base study that it names under `extends`.
 
-    `settings` are appended to the extended study's. The keys of an entry under `models` or `fits` replace those of the
-    same entry of the extended study; null removes the entry. All other keys replace the extended study's.
+    - `settings` are the layers of the base study, followed by those of the file.
+    - An entry under `models` or `fits` is merged with the entry of the same name in the base study, key by key; the
+      file's keys win. The value null removes the entry.
+    - For every other key, the file's value replaces the value in the base study.
 
     Args:
         file: the study's YAML.
@@ -456,7 +469,7 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
 
     Raises:
         UserError: a file does not exist or is not a mapping, studies extend each other in a circle, or null removes an
-            entry that the extended study lacks.
+            entry that the base study lacks.
     """
     values = schema.load_yaml(file)
     if "extends" not in values:

@@ -73,12 +73,12 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
 
 
 def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
-    """Raise UserError unless this machine and the texts suffice for the study; `planned` is the result of `costs`.
+    """Check that this machine and the texts suffice for the study; `planned` is the result of `costs`.
 
     Raises:
-        UserError: a run that is not done needs more memory than the machine has; all runs that are not done together
-            need more disk space than is free; a rank needs more contexts than the test text has; or a text is too short
-            for its number of streams, the parallel sequences into which the text is cut.
+        UserError: an unfinished run needs more memory than the machine has; the unfinished runs need more disk space in
+            total than is free; a rank needs more contexts than the test text has; or a text is too short for its number
+            of streams, the parallel sequences into which the text is cut.
     """
     sizes = _sizes(study)
     for name, dataset in study.datasets.items():

@@ -26,7 +26,7 @@ RESULT_FILE = "dynamic.json"
 def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Evaluate a trained or finetuned run dynamically, or resume the evaluation, and write dynamic.json.
 
-    If the run has diverged, dynamic.json holds only this status and its reason.
+    If the run has diverged, nothing is evaluated, and dynamic.json says so: it has a status, a reason and no numbers.
 
     Args:
         study: the study.
@@ -84,7 +84,7 @@ def evaluate(
 
 
 class DynamicEvaluation(Evaluator, Work):
-    """A dynamic evaluation as resumable work; a step reads one segment of a text, and a part is the pass over a text.
+    """A dynamic evaluation as resumable `Work`: a step reads one segment of a text, a part reads a whole text.
 
     Args:
         model: the trained model.

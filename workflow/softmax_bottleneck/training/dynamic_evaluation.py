@@ -1,8 +1,8 @@
 """Dynamic evaluation: the weights follow a text while it is scored (Krause et al. 2018; used by Kanai 2018, section 4).
 
-First, one pass over the training text in batches of short segments, with fixed weights, gives gradient statistics. Let
-g_b be the gradient of the mean loss of batch b = 1 .. B. For each weight, with m the mean of M over the entries of a
-parameter tensor,
+First, one pass over the training text in batches of short segments, with fixed weights, gives gradient statistics M and
+R of each weight. Let g_b be the gradient of the mean loss of batch b = 1 .. B, and let m be the mean of M over the
+entries of a parameter tensor:
 
     scaling `mean` (Krause's code):   M = sqrt(sum_b g_b^2 / B),   R = M / mean over tensors of m
     scaling `sum`  (Yang's code):     M = sqrt(sum_b g_b^2),       R = M / sum  over tensors of m
@@ -17,8 +17,8 @@ A text's loss is the mean over its L - 1 predicted tokens, as in Krause's and Ya
 
 The network is always in evaluation mode: dropout and weight drop are off. Yang's code stays in train mode, because
 cuDNN's backward pass required that mode, and uses a weight drop of 0.5. Its scores and gradients therefore come from a
-network in which half of the recurrent weights are set to zero at random. Here the LSTM kernel is told in evaluation
-mode, too, that a backward pass follows.
+network in which half of the recurrent weights are set to zero at random. Here the body asks cuDNN to prepare for a
+backward pass also in evaluation mode.
 
 Numerical stability: M + epsilon > 0, and clipping R at 1 / lambda keeps the decay from overshooting theta_0. A loss
 that is not finite counts as infinite, so that its setting is never chosen. At eta = 0 no bit of the weights changes.
@@ -69,15 +69,17 @@ class Statistics:
 
 
 def parameters_of(model: LanguageModel) -> list[Tensor]:
-    """Return the tensors that dynamic evaluation updates: every trained tensor, a tied one once."""
+    """Return the tensors that dynamic evaluation updates: every trained tensor; a tied matrix is listed once."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Statistics:
-    """Return the gradient statistics of every trained tensor from `squares`, its squared gradients summed over batches.
+    """Return the gradient statistics M and R of every trained tensor (see the module's formulas).
 
-    The result holds M, the root of the mean (`scaling` "mean") or of the sum ("sum") of the squared gradients, and R,
-    which is M divided by the mean or sum over tensors of the average M of each tensor (see the module's formulas).
+    Args:
+        squares: for every trained tensor, its squared gradients summed over batches.
+        batches: number of batches summed.
+        scaling: "mean" or "sum".
     """
     divisor = batches if scaling == "mean" else 1
     scale = [(square / divisor).sqrt() for square in squares]
@@ -88,9 +90,10 @@ def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Stat
 
 # --- ways through a text --------------------------------------------------------------------------------------------
 class Reading:
-    """One pass over a text in segments; the body's state is carried, without gradients, from segment to segment.
+    """A pass over a text, segment by segment; each segment starts with the body's state after the previous one.
 
-    The model is in evaluation mode. Subclasses define the method `use`, which processes the losses of each segment.
+    Gradients do not flow from one segment to the previous one. The model is in evaluation mode. Subclasses define the
+    method `use`, which processes the losses of each segment.
 
     Args:
         model: the model that reads the text.
@@ -128,11 +131,11 @@ class Reading:
         raise NotImplementedError
 
     def gradients(self, losses: RowNLL) -> list[Tensor]:
-        """Return the gradients of a segment's mean loss with respect to every tensor of `self.parameters`."""
+        """Return the gradient of a segment's mean loss with respect to each tensor of `self.parameters`."""
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
 
     def leave(self) -> None:
-        """Restore the trained weights, in subclasses that change them; here do nothing."""
+        """Do nothing; a subclass that changes the weights restores the trained ones here."""
 
     def state(self) -> dict[str, Any]:
         """Return the attributes in KEPT, for resuming."""
@@ -223,15 +226,17 @@ class Following(Scoring):
 class Evaluator:
     """A dynamic evaluation in resumable steps: gradient statistics, tuning on the validation text, scores of two texts.
 
-    Every candidate setting is tried on the first `tune_tokens` tokens of the validation text. The candidate with the
-    lowest loss there then reads the whole validation text. If its loss there is not below the loss of the trained
-    weights, the step size becomes 0, and the results are those of the trained weights.
+    A candidate is a pair of step size and decay. Every candidate is tried on the tuning text, the first `tune_tokens`
+    tokens of the validation text. The candidate with the lowest loss is chosen and used for the whole validation text.
+    If the loss is then not below that of the trained weights, dynamic evaluation does not help. The reported step size
+    is 0 in this case, and the results are those of the trained weights.
 
     Attributes:
-        texts: texts in reading order: the training text for statistics, validation and test text with the trained
-            weights, the tuning text for every candidate, validation and test text with the chosen candidate.
-        losses: mean loss per predicted token, in nats, of every text read so far, except the training text; infinite if
-            it was not finite.
+        texts: the texts in the order of reading. First the training text, for statistics; then the validation and test
+            texts with the trained weights; then the tuning text once per candidate; last the validation and test texts
+            with the chosen candidate.
+        losses: mean loss per predicted token, in nats, of every text read so far, except the training text. A loss that
+            is not finite is stored as infinity.
         sums: sums of squared gradients, and the number of batches summed; None until the training text is read.
         reading: the current pass over a text; None at the end.
     """
@@ -261,7 +266,10 @@ class Evaluator:
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
     def _next_reading(self) -> Reading | None:
-        """Return the next pass over a text, which starts from the trained weights, or None at the end."""
+        """Return the next pass over a text, which starts from the trained weights, or None at the end.
+
+        The last pass, over the test text, is left out if the chosen candidate does not help (`helps`).
+        """
         segment, done = self.settings.segment, self.done
         if done == len(self.texts) or (done == len(self.texts) - 1 and not self.helps):
             return None
@@ -276,7 +284,7 @@ class Evaluator:
 
     @property
     def finished(self) -> bool:
-        """True if validation and test text have been scored."""
+        """True if no text is left to read."""
         return self.reading is None
 
     def step(self, session: object = None) -> bool:
@@ -302,11 +310,11 @@ class Evaluator:
 
         Returns:
             A dict with four keys:
-            `metrics`: for both texts, `valid` and `test`: `*_ppl` (perplexity with the chosen setting),
-                `*_ppl_static` (with the trained weights) and `*_gain` (static minus chosen); and the chosen
-                `dynamic_learning_rate` (0 if dynamic evaluation does not help on the validation text), `dynamic_decay`
-                and `dynamic_epsilon`.
-            `tried`: for every candidate its `learning_rate`, `decay` and `loss_nats` (None if not finite).
+            `metrics`: nine numbers. `valid_ppl` and `test_ppl` are perplexities with the chosen setting,
+                `valid_ppl_static` and `test_ppl_static` those with the trained weights. `valid_gain` and `test_gain`
+                are `*_ppl_static` minus `*_ppl`. `dynamic_learning_rate`, `dynamic_decay` and `dynamic_epsilon` are the
+                chosen setting; the learning rate is 0 if the setting does not help on the validation text.
+            `tried`: one dict per candidate with `learning_rate`, `decay` and `loss_nats` (None if not finite).
             `tuned_on_tokens`: number of predicted tokens of the tuning text.
             `batches`: number of batches of the training text that gave the gradient statistics.
         """
@@ -331,7 +339,7 @@ class Evaluator:
 
     @property
     def share(self) -> float:
-        """The number of rows read so far, as a share (0 to 1) of the rows of all texts."""
+        """The share (0 to 1) of the rows of all texts that have been read so far."""
         rows = sum(len(text) for text in self.texts[: self.done]) + (self.reading.position if self.reading else 0)
         return rows / sum(len(text) for text in self.texts)
 

@@ -1,10 +1,11 @@
 """Finetuning: a trained run continues from its best weights with averaged SGD (Merity et al. 2018, section 5).
 
-As in both published code bases (`finetune.py` of AWD-LSTM and of MoS), averaging starts at the first update, and
-weights are stored only if the validation loss of their average improves. Finetuning ends when that loss exceeds the
-minimum of all losses except the last `nonmonotone_window`. The first loss to beat is that of the trained weights, so
-that finetuning never increases the validation loss. If the schedule's `tested_weights` is `last`, the weights of the
-last epoch are stored instead, whatever their loss.
+The procedure is that of both published code bases (`finetune.py` of AWD-LSTM and of MoS). Averaging starts at the first
+update, and the validation loss of an epoch is the loss of the averaged weights. The averaged weights are stored only if
+their loss is the lowest so far. The first loss to beat is that of the trained weights, so that finetuning never
+increases the validation loss. Finetuning ends when the validation loss stalls (`optim.should_switch` with the
+schedule's `nonmonotone_window`). If `tested_weights` of the schedule is `last`, the averaged weights of the last epoch
+are stored, whatever their loss.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
 def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
     """Finetune a trained run from its stored weights, or resume finetuning; return the content of the new done.json.
 
-    `path` names the finetuned run; `Run.start` names the trained run. If the trained run has diverged, done.json has
-    this status and its reason, and nothing is computed. `restart` discards earlier progress.
+    `path` names the finetuned run; `Run.start` names the trained run. If the trained run has diverged, nothing is
+    computed, and done.json has the status and the reason of the trained run. `restart` discards earlier progress.
     """
     run = study.run(path)
     start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
@@ -54,10 +55,10 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 
 
 class Finetuner(Trainer):
-    """A trainer that starts from the trained `weights`.
+    """A trainer that starts from the trained `weights`, which count as epoch 0.
 
-    The trained weights count as epoch 0: they stay the best weights until an epoch has a lower validation loss, or
-    until the first epoch ends if `tested_weights` is `last`.
+    The trained weights are the weights to be tested until an epoch has a lower validation loss. If `tested_weights` is
+    `last`, the first epoch replaces them whatever its loss.
     """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:
@@ -70,7 +71,7 @@ class Finetuner(Trainer):
 
     @property
     def finished(self) -> bool:
-        """True if validation has stalled or all epochs are done."""
+        """True if the validation loss stalls (`optim.should_switch`) or all epochs are done."""
         losses = [row["valid_loss_nats"] for row in self.rows]
         stalled = bool(losses) and optim.should_switch(losses[:-1], losses[-1], self.schedule.nonmonotone_window)
         return stalled or super().finished

@@ -120,7 +120,8 @@ class Fitting(Work):
     def step(self, session: Session) -> bool:
         """Do one update of all fits; return False, because this work has no parts.
 
-        If the unit's `gradient` is true, the early metrics are measured after the share `EARLY` of the updates.
+        If the unit's `gradient` is true, gradient shares and KL are also measured once early in the fit: when the share
+        `EARLY` of the updates is done.
         """
         fits = list(self.fits.values())
         free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
@@ -130,9 +131,9 @@ class Fitting(Work):
         return False
 
     def _early(self, fitted: FreeContexts) -> dict[str, float]:
-        """Return gradient shares and KL (nats) at this update, without those that are not finite.
+        """Return the gradient shares and the KL (nats) at this update, as `{'kl_nats_early': 0.3}`.
 
-        Their names end in `_early`.
+        Values that are not finite are left out.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
         found = gradient_flow.gradient_shares(fitted, self.known)
@@ -160,11 +161,12 @@ class Fitting(Work):
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:
-        """Measure the fits and write one file for each; return record, hashes of these files, and an empty dict.
+        """Measure the fits, write a file for each, and empty `self.fits`.
 
-        `rows` of the record has one dict per metric, with the keys table (name of the plan), model, condition, metric,
-        value and seed. The metrics of the known distributions have the model `law`. After this call `self.fits` is
-        empty.
+        Returns:
+            The record, {name: sha256} of the files of all fits of the unit, and an empty dict (no further provenance).
+            The record's `rows` are dicts with the keys `table` (name of the plan), `model`, `condition`, `metric`,
+            `value` and `seed`. Metrics of the known distributions themselves have the model `law`.
         """
         for fit in self.unit.fits:
             if fit.file_name in self.fits:
@@ -191,9 +193,9 @@ class Fitting(Work):
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
         """Return the content of a fit's file: status, metrics, settings and provenance.
 
-        The metrics are the distances from the true distributions, number of parameters, width, gradient shares if the
-        unit's `gradient` is true, and ranks if they can be measured. If a distance is not finite, the status is
-        "diverged" and there are no metrics.
+        The metrics are the distances from the true distributions, the number of parameters and the width. Gradient
+        shares, at the end and early, are added if the unit's `gradient` is true, and ranks if they can be measured. If
+        a distance is not finite, the status is "diverged" and there are no metrics.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)

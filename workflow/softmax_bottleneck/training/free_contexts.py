@@ -214,10 +214,10 @@ def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[s
 
 
 def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
-    """Return the Press rank and effective ranks of log Q over all contexts, and `squared_error`.
+    """Return the ranks of the matrix log Q [N, M] and the squared error of log Q, from chunks of `rows` contexts.
 
-    `squared_error` is the mean of (log P* - log Q)^2 over all contexts and words. `rows` is the number of contexts
-    processed at once.
+    The keys are `rank_press` and the other keys of `RankReport.metrics`, and `squared_error`, the mean of
+    (log P* - log Q)^2 over all contexts and words.
 
     Raises:
         DataError: log Q is not finite, because Q gives a word the probability zero.
@@ -239,11 +239,11 @@ def law_metrics(known: KnownDistributions) -> dict[str, float]:
 
 
 def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> dict[str, float]:
-    """Return the ranks of log P* and, for each width d, a lower bound on a softmax's mean squared error in log P*.
+    """Return the ranks of log P* and, for each width d, a lower bound on the `squared_error` of a softmax of width d.
 
-    The key of a bound is `squared_error_bound_d<width>`. The bound follows from theorem 1 of Ganea et al. 2019 (see
-    `squared_error_bound`), because a softmax of width d has log-probabilities of rank at most d + 1, or d + 2 with
-    `bias`.
+    The keys of the ranks are those of `RankReport.metrics`; a bound has the key `squared_error_bound_d<width>`. The
+    log-probabilities of a softmax have a rank of at most d + 1 without a bias per word, and d + 2 with one. The bound
+    is the least error of any matrix of that rank (theorem 1 of Ganea et al. 2019, see `squared_error_bound`).
     """
     spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())

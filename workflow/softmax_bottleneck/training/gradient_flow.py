@@ -1,18 +1,21 @@
 """The share of the logit gradient that a head passes on to the context vectors, for known distributions.
 
-If every context had free logits, the loss gradient with respect to these logits would be Q - e_w for an observed word w
-(e_w is the unit vector of w), and its expectation under the true distribution would be g = Q - P*. A head can change
-log Q only by J dh, where J [V, D] is the derivative of log Q with respect to the context vector h, with each column
-centred (a constant does not change Q). With P_J the projection onto the columns of J, P_J g is the part of g that the
-head preserves, and a step of h against its gradient changes log Q along J J^T g:
+Suppose that every context had free logits. For an observed word w with unit vector e_w, the gradient of the loss with
+respect to these logits would be Q - e_w. Its expectation under the true distribution would be g = Q - P*.
+
+A head can change log Q only by J dh, where dh is a change of the context vector h. J [V, D] is the derivative of log Q
+with respect to h. Each column of J is centred, because adding a constant to all logits does not change Q. Let P_J be
+the projection onto the columns of J. P_J g is the part of g that the head preserves. A gradient step of h changes log Q
+along -J J^T g:
 
     gradient_energy = |P_J g|^2 / |g|^2
     gradient_words  = sum_w P*(w) |P_J (Q - e_w)|^2 / |Q - e_w|^2
     gradient_cosine = g . J J^T g / (|g| |J J^T g|)
 
 All three are means over contexts, weighted by the probabilities of the contexts. For a softmax, J is the centred word
-matrix, `gradient_words` is the energy that Godey and Artzi 2026 measure on texts, and 1 - energy is the suppressed
-part. At the optimum of h, J^T g = 0, so that no head preserves any of g; the metrics are therefore also measured early.
+matrix, and `gradient_words` is the energy that Godey and Artzi 2026 measure on texts; 1 - `gradient_words` is the part
+that the head suppresses. At the optimum of h, J^T g = 0, so that no head preserves any of g. The metrics are therefore
+also measured early in a fit.
 
 Shapes: N contexts, V words, D width.
 """
@@ -39,8 +42,8 @@ SMALLEST_SINGULAR = 1e-9  # relative to the largest; smaller directions are erro
 def gradient_shares(fit: FreeContexts, known: KnownDistributions) -> dict[str, float]:
     """Return `gradient_energy`, `gradient_words` and `gradient_cosine` of a fit (formulas in the module's docstring).
 
-    If J of all contexts is too large (`CELLS`), evenly spaced contexts are used. The result is an empty dict if a
-    derivative of log Q is not finite.
+    If the matrices J of all contexts have more than `CELLS` entries in total, only evenly spaced contexts are used. The
+    result is an empty dict if a derivative of log Q is not finite.
     """
     (count, width), words = fit.contexts_ND.shape, known.p_NM.shape[1]
     some_N = np.unique(np.linspace(0, count - 1, max(1, min(count, CELLS // (words * width)))).astype(np.intp))
@@ -73,15 +76,12 @@ def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
 
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
-    """Return `gradient_energy` [N] and `gradient_cosine` [N], before the mean over contexts.
-
-    Both are 0 for a context with P_J g = 0, of which nothing is preserved.
+    """Return `gradient_energy` [N] and `gradient_cosine` [N] of each context; both are 0 where P_J g = 0.
 
     Args:
         basis_NVD: the left singular vectors of each context's J; zero where the singular value is negligible.
         sigma_ND: the singular values of each J.
-        gradient_NV: the expected gradient g = Q - P* with respect to free logits, the best logits that a head could
-            have.
+        gradient_NV: the expected gradient g = Q - P* with respect to free logits.
     """
     along_ND = np.einsum("nvd,nv->nd", basis_NVD, gradient_NV)
     passed_ND = along_ND * sigma_ND**2
@@ -91,7 +91,7 @@ def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tup
 
 
 def _of_words(basis_NVD: Float64, q_NV: Float64, p_NV: Float64) -> Float64:
-    """Return `gradient_words` [N], before the mean over contexts.
+    """Return `gradient_words` [N] of each context.
 
     The identity used is |P_J (Q - e_w)|^2 = |P_J Q|^2 - 2 (P_J Q)_w + |P_J e_w|^2.
 

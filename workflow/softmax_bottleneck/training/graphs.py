@@ -44,9 +44,9 @@ class Replayed:
     """An update function that replays a captured update if there is one for the number of input rows.
 
     Args:
-        update: the update of rows [L, B]; it returns loss and gradient norm.
-        capture: function that captures a call, such as that of `cuda_capture`.
-        refused: function called with the reason if a capture fails. The object must not be used after that.
+        update: function that does an update on rows [L, B] and returns the loss and the gradient norm.
+        capture: function that captures a call, such as the result of `cuda_capture`.
+        refused: function called with the reason if a capture fails. The `Replayed` object must not be used afterwards.
 
     Attributes:
         recorded: {number of rows L: captured update}.

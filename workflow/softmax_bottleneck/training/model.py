@@ -43,10 +43,11 @@ class LanguageModel(nn.Module):
             self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return the body's output for a chunk of tokens; its `dropped_TBD` is the input of the head.
+        """Return the body's output for a chunk of tokens; the head reads its field `dropped_TBD`.
 
-        If the head also reads the layer below the last one (`Head.lower_size`), the states of that layer are put in
-        front of those of the last layer. In train mode `generator` gives the random numbers of dropout.
+        Some heads also read the input of the body's last layer (`Head.lower_size`). For these heads, `dropped_TBD` is
+        that input followed by the last layer's output along D. In train mode `generator` gives the random numbers of
+        dropout.
         """
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:
@@ -108,7 +109,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def weights(model: LanguageModel) -> dict[str, Tensor]:
-    """Return the state dict without the second name of a tied matrix."""
+    """Return the state dict of a model, in which a tied matrix occurs once, as the head's matrix (`DECODER`)."""
     return {name: tensor for name, tensor in model.state_dict().items() if not (model.tied and name == EMBEDDING)}
 
 

@@ -1,4 +1,4 @@
-"""The step `train`: it trains a run and writes epoch log, snapshots, best weights and record to the run's folder."""
+"""The step `train`: it trains a run and writes the log of epochs, the weights and the record to the run's folder."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def train_run(
         folder: folder of the run's files, created if missing; a lease admits one process at a time.
         options: limits of this call, see `Options`.
         keeps_snapshots: True to store in `snapshots/` the weights at `snapshot_epochs` and at the end of plain SGD.
-        make: creates the trainer; finetuning uses another class.
+        make: function that creates the trainer (default: `Trainer`; for finetuning a `Finetuner`).
         parents: {name: sha256} of the inputs besides the corpus, for the provenance.
 
     Raises:
@@ -132,7 +132,7 @@ class Training(Work):
 
     @property
     def where(self) -> str:
-        """The current position, such as `epoch 2, update 11`."""
+        """The current position, such as `epoch 2, update 11`; the updates of all epochs are counted."""
         return f"epoch {self.trainer.place.epoch}, update {self.trainer.place.updates}"
 
     @property
@@ -203,12 +203,13 @@ class Training(Work):
         return (place.epoch - 1 + place.chunk / len(trainer.chunks)) / epochs, f"{words}  {speed}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Write the weights to be tested and the epoch log; return record, hashes and further provenance.
+        """Write the epoch log and the weights to be tested; return the three parts of an `Outcome`.
 
         Returns:
-            The record, which apart from its `timing` does not depend on interruptions; the hashes of the corpus, the
-            other inputs and the epoch log; and for the provenance whether the run is deterministic, the backends of
-            matrix products, and whether CUDA graphs were used (or the reason why they could not be used).
+            1. The record. Only its `timing` depends on interruptions.
+            2. {name: hash} of the corpus, the other inputs and the epoch log.
+            3. A dict for the provenance: `deterministic` (true or false), `matmul_backends` (the backends of matrix
+               products), and `graphs` (true or false, or the reason why CUDA graphs could not be used).
         """
         trainer, run, best = self.trainer, self.trainer.run, self.trainer.best
         parents = {"corpus": run.data_identity, **self.parents}

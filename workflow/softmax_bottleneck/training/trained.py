@@ -26,7 +26,7 @@ SNAPSHOT_FOLDER = "snapshots"
 
 @contextmanager
 def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
-    """Load the best model of a run on the device of its settings.
+    """Yield the best model of a run, on the device that the run's settings name, as a context manager.
 
     Inside the context, the number of threads and the determinism of the run's settings apply.
     """
@@ -69,7 +69,7 @@ def snapshots(folder: Path) -> list[Path]:
 def models_along_training(
     folder: Path, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
-    """Yield (line of the epoch log, model) for the untrained model, every snapshot and the best model, by epoch.
+    """Yield (line of the epoch log, model) in the order of epochs: the untrained model, snapshots and the best model.
 
     The line of the untrained model has epoch 0 and phase "untrained". All pairs share one model object in evaluation
     mode, whose weights change from pair to pair.

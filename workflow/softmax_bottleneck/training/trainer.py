@@ -63,11 +63,12 @@ class Chunk:
 
 
 def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
-    """Return the chunks of an epoch over `rows` rows; they depend only on the arguments.
+    """Return the chunks of an epoch over a text of `rows` rows; they depend only on the arguments.
 
-    All chunks have bptt rows unless the schedule's `variable_length` is true. Lengths then follow Merity et al. 2018,
-    section 5: the mean is bptt with probability 0.95, else bptt / 2; normal noise of standard deviation 5 is added; a
-    length is at least 5 and at most bptt + max_length_delta. As published, no chunk starts in the last two rows.
+    Chunks have `bptt` rows, or random lengths if the schedule's `variable_length` is true (Merity et al. 2018, section
+    5). A random length is normal with standard deviation 5; its mean is `bptt` with probability 0.95, else `bptt` / 2.
+    It is at least 5 and at most `bptt` + `max_length_delta`. The last chunk is cut at the end of the text. As
+    published, no chunk starts in the last two rows.
 
     Raises:
         UserError: the stream is too short for a single update.
@@ -116,9 +117,9 @@ def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
 class Tally:
     """The training loss of an epoch, as published: the mean of the means of blocks of 200 updates, with dropout.
 
-    A block is open until it has 200 updates or the epoch ends; then `close` stores its mean loss. A last, shorter block
-    counts as much as a full block if the epoch reached the end of the data, and otherwise not at all, unless it is the
-    only block. Sums stay on the device; `close` and `mean` wait for the device.
+    A block is open until it has 200 updates or the epoch ends; then `close` stores its mean loss. The last block of an
+    epoch may be shorter. It has the weight of a full block if the epoch read the data to the end; else it is dropped
+    (see `close`). Sums stay on the device; `close` and `mean` wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -142,7 +143,7 @@ class Tally:
     def close(self, keep: bool = True) -> None:
         """End the open block, if it has any update: store its mean loss, and set its sums to zero.
 
-        With `keep` false the mean is stored only if no earlier block of the epoch has one.
+        With `keep` false the mean is dropped, unless the block is the first of the epoch.
 
         Raises:
             DivergedError: a loss or a gradient of the block was not finite.
@@ -177,9 +178,9 @@ def evaluate(
 ) -> float:
     """Return the loss per token of a text [L, B] in evaluation mode, in nats; the state is carried between chunks.
 
-    A sequence of L rows has L - 1 targets. The sum of their losses is divided by L if `divisor` is `length`, as in the
-    code of AWD-LSTM, or by L - 1 if `divisor` is `targets` (the exact mean). A chunk has `chunk` rows; `on_chunk` is
-    called after every chunk.
+    Each of the B sequences has L rows and L - 1 targets. The sum of their losses is divided by L B if `divisor` is
+    `length`, as in the code of AWD-LSTM, or by (L - 1) B if `divisor` is `targets` (the exact mean). A chunk has
+    `chunk` rows; `on_chunk` is called after every chunk.
     """
     model.eval()
     rows, columns = ids_LB.shape
@@ -209,9 +210,10 @@ class Place:
 
 @dataclass(frozen=True)
 class Best:
-    """The epoch to be tested, its validation loss in nats, and its weights (averaged in the ASGD phase).
+    """The weights to be tested: their epoch, their validation loss in nats, and the tensors by name.
 
-    The epoch is the one with the lowest validation loss so far, or the last one if `tested_weights` is `last`.
+    They are the weights of the epoch with the lowest validation loss so far, or those of the last epoch if
+    `tested_weights` is `last`. In the ASGD phase they are averaged.
     """
 
     epoch: int
@@ -228,7 +230,7 @@ class Trainer:
         hidden: the body's state at that position.
         tally: the training loss of the current epoch.
         rows: one line of the epoch log per finished epoch.
-        best: the epoch to be tested so far; None before the first validation.
+        best: the weights that would be tested if training ended now; None before the first validation.
         switch_epoch: the epoch after which averaging started; None before.
         replayed: the update function that replays CUDA graphs; None without CUDA graphs.
     """
@@ -323,12 +325,16 @@ class Trainer:
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
         """End an epoch and prepare the next one; return the epoch's line of the epoch log.
 
-        The method computes the validation loss, and keeps a copy of the weights in `best` if they are to be tested.
-        Averaging starts if the schedule's rule is met (see `_switches`).
+        The method computes the validation loss. It copies the weights to `best` if their loss is the lowest so far, or
+        if `tested_weights` is `last`. Averaging starts if the schedule's rule is met (see `_switches`).
 
         Args:
             wall_s: wall time of the epoch in seconds, for the epoch log.
             on_chunk: called after every chunk of the validation text.
+
+        Returns:
+            A dict with the keys `epoch`, `phase` (`sgd` or `asgd`), `train_ppl`, `valid_loss_nats`, `valid_ppl`, `lr`
+            (learning rate), `wall_s`, `steps` (updates of the epoch) and `best` (true for the lowest loss so far).
 
         Raises:
             DivergedError: a loss or gradient is not finite, or the validation perplexity is below one or over ten times
