@@ -77,17 +77,17 @@ def render(study: Study, folder: Path) -> None:
 def page_of(
     study: Study, found: records.Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the data of the page besides the overview: findings, conclusions, chapters, lists of runs, provenance.
+    """Return the content of page.json except the key `overview`, which `render` adds.
 
     Args:
         study: the study.
         found: the records of the study.
-        entries: what the page shows around each table and figure, such as title, caption and note.
-        judged: the entries of the study's claims.json.
+        entries: a dict per table or figure with what the page shows around it, such as title, caption and note.
+        judged: the list under `claims` in claims.json: a dict per claim with its verdicts.
 
     Returns:
-        The keys of page.json, which report/template.html.j2 reads. `answer` is None for a study of a user's own texts,
-        and `conclusions` is None if no claim was evaluated.
+        A dict with the variables of report/template.html.j2, such as `chapters`, `gaps` and `run_tables`. `answer` is
+        None for a study of a user's own texts, and `conclusions` is None if no claim was evaluated.
     """
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     own = finished_study(study, found, judged)
@@ -135,10 +135,10 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def gaps(study: Study, found: records.Records) -> list[str]:
-    """Return lines of text on what is missing.
+    """Return lines of text, each of which names missing results.
 
-    There is a line per group of incomplete runs with the same model, state and reason, and a line per experiment whose
-    numbers the step `synthetic` has not computed yet.
+    Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. Each experiment
+    that waits for the step `synthetic` has a line of its own.
     """
     every, lines = with_stages(found), []
     keys = ("dataset", "model", "stage", "state", "reason")
@@ -163,8 +163,9 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
 
     Returns:
         A list with a dict per corpus: `title`, the numbers of `complete` and `planned` training runs, and `models`. A
-        model has `id`, `label`, `key` (its name), `unlike_published` (as the function of this name returns it) and
-        `runs`, whose values are all texts.
+        model is a dict with `id`, `label`, `key` (its name), `unlike_published` (the lines of `unlike_published`) and
+        `runs`. A run is a dict of texts: `seed`, `stage`, `state`, `reason`, `hardware`, `run_id`, `path`, `epochs`
+        (`12 of 40`), `minutes` of training, and the metrics of SHOWN_METRICS. Unknown numbers are empty texts.
     """
     parts = []
     for (dataset,), states in records.groups(with_stages(found), "dataset"):
@@ -191,9 +192,10 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
 
 
 def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
-    """Return a line per setting of a model that differs from config/paper.yaml: `hidden_size 96, published 1150`.
+    """Return a line for every setting in which a model differs from config/paper.yaml.
 
-    Return [NO_COUNTERPART] if the study or config/paper.yaml has no run of this model on this corpus.
+    Example: `hidden_size 96, published 1150`. If the corpus is not a published one, the first line says so. The result
+    is [NO_COUNTERPART] if the study or config/paper.yaml has no run of this model on this corpus.
     """
     published, paper = published_dataset(study.datasets[dataset]), paper_study()
     sides = ((study.runs, dataset), (paper.runs if paper else (), published))
@@ -210,7 +212,17 @@ def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
 
 # --- provenance ------------------------------------------------------------------------------------------------------
 def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
-    """Return the provenance as JSON data: states of runs, settings, hashes of files, versions and hardware."""
+    """Return the provenance as JSON data, for programs.
+
+    Returns:
+        The keys are `schema`, `study` (its name), `digest` (hash of the study's settings) and:
+
+        * counts: number of planned runs and of runs in each state.
+        * settings: `<corpus>/<model>` -> settings of the runs and fingerprint of their code.
+        * runs_read, published_read: file -> sha256.
+        * environments: commits, versions and hardware of the runs.
+        * page_made_with: versions of the packages that made the page.
+    """
     settings: dict[str, Any] = {}
     for run in study.needed:
         facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
@@ -231,7 +243,7 @@ def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
 
 
 def facts_of(study: Study, found: records.Records) -> list[tuple[str, str]]:
-    """Return the provenance as (label, text) pairs to read: corpora, code, versions, hardware, files and time."""
+    """Return the provenance as (label, text) pairs for readers: corpora, code, versions, hardware, files and time."""
     facts = []
     for name, corpus in found.corpora.items():
         tokens = ", ".join(f"{split} {corpus['tokens'][split]:,}" for split in ("train", "valid", "test"))
@@ -254,7 +266,7 @@ def facts_of(study: Study, found: records.Records) -> list[tuple[str, str]]:
 
 
 def _distinct(values: Iterable[object]) -> str:
-    """Return the distinct values as text, or `no run has finished` if there are none."""
+    """Return the distinct non-empty values, joined by `; `, or `no run has finished` if there are none."""
     return "; ".join(dict.fromkeys(str(value) for value in values if value)) or "no run has finished"
 
 
@@ -265,13 +277,21 @@ def result_table(study: Study, found: records.Records) -> str:
 
 
 def finished_study(study: Study, found: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:
-    """Return the study in the form in which it is compared with archived studies; `judged` are its claims."""
+    """Return the study as a `FinishedStudy`, the type of archived studies; `judged` has its evaluated claims."""
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
     return archive.FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
 
 
 def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
-    """Yield lines of text on the number `<corpus>/<model>/<metric>`: the mean and every run's value, by condition.
+    """Yield lines of text that trace a number of the report to the runs and files behind it.
+
+    The first line defines the metric. Each condition of the metric then has a line with mean and standard deviation.
+    Below it, a line per run has the seed, the value, the result file and the sha256 of this file.
+
+    Args:
+        study: the study.
+        results: the records of the study.
+        name: the number, as `<corpus>/<model>/<metric>`.
 
     Raises:
         UserError: the records have no number of this name.

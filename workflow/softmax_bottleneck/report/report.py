@@ -1,8 +1,8 @@
 """The report: one self-contained HTML page per study, which embeds the tables and figures that `render` wrote.
 
-The page needs no network and no other file. The templates escape all text. Figures are images, in which no script runs,
-and downloads are data addresses. One optional script, report.js, adds sorting and filters; the content security policy
-of the page allows no other script.
+The page needs no network and no other file: figures and downloads are embedded as `data:` addresses. The templates
+escape all text. Figures are embedded as images, because browsers run no script inside an image. One script, report.js,
+adds sorting and filters. The content security policy of the page allows no other script, and the page works without it.
 """
 
 import base64
@@ -51,8 +51,8 @@ def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file:
 
     Args:
         table: the table.
-        heads: model -> head. If given, the counts of runs link to the report's list of runs.
-        study_file: the path of the study file, as the page prints it in the commands that look up a number's origin.
+        heads: model -> label of its head. If given, the `n = 3` of a cell links to the report's list of these runs.
+        study_file: path of the study file. The page prints commands that look up a number, and they contain this path.
     """
     return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
 
@@ -62,7 +62,8 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
 
     Args:
         folder: the study's folder, with the rendered tables and figures.
-        reload_s: if given, the page is marked as that of a running study, and browsers reload it after so many seconds.
+        reload_s: seconds after which browsers reload the page, which then says that the study is still running. None
+            for a page that is not reloaded.
         out: the folder to write into; by default folder/report.
 
     Raises:

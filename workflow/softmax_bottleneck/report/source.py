@@ -1,7 +1,8 @@
 """Published numbers, and table cells that show a study's measured numbers next to them.
 
-The difference of the two is computed only if the run's settings are those of config/paper.yaml for the same corpus and
-model; otherwise the published number is shown muted. A cell with missing seeds states how many runs exist and why the
+A cell shows the difference between the measured and the published number only if the run has the published setting.
+This is the setting in config/paper.yaml of the same corpus and model. If no run in a row has this setting, the row of
+published numbers is labelled `paper, full size`. A cell with missing seeds states how many runs exist and why the
 others are missing.
 """
 
@@ -62,7 +63,10 @@ def read_published(names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def published_dataset(dataset: Dataset) -> str:
-    """Return the published corpus that a dataset is or is a proxy for, or else the dataset's own name."""
+    """Return the name of the published corpus whose numbers are compared with a dataset's.
+
+    It is `published_as` or `stands_for` of the dataset; a dataset without both has its own name.
+    """
     return str(dataset.published_as or dataset.stands_for or dataset.name)
 
 
@@ -79,10 +83,11 @@ def same_setting(run: Run) -> bool:
 
 
 def label(study: Study, model: str) -> str:
-    """Return the label of a model in tables and figures: the study's own, or that of config/paper.yaml or of a head.
+    """Return the label of a model in tables and figures.
 
-    A model without any label is shown by its name. If an earlier model of the study has the same label, the name is
-    appended: `Softmax (kanai-softmax)`.
+    The label is the first that exists of: the study's label, the label in QUOTED, the label in config/paper.yaml, the
+    label of a head with the model's name, and the model's name. If an earlier model of the study has the same label,
+    the name is appended: `Softmax (kanai-softmax)`.
     """
     heads = {name: head.label for name, head in declarations().items()}
     known = ChainMap(dict(study.labels), QUOTED, dict(paper_study().labels), heads)
@@ -92,9 +97,9 @@ def label(study: Study, model: str) -> str:
 
 
 def exact_value(results: records.Records, dataset: str, metric: str) -> float | None:
-    """Return an exact property of a synthetic language, such as its entropy; None if there is no run yet.
+    """Return the value of a metric that is a property of a synthetic language, such as its entropy.
 
-    The property has the same value in the records of every run on the language.
+    Every run on the language records the same value. The result is None if no run has finished.
     """
     rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
     return None if rows.empty else float(rows["value"].iloc[0])
@@ -107,10 +112,10 @@ class Source:
     Attributes:
         study, experiment, records: the study, its experiment, and the records of the study.
         published: the rows of the experiment's files in report/published, with every value as text.
-        datasets: the experiment's corpora.
-        corpora: the same, followed by the corpora of the published table that this study lacks.
-        models: the experiment's models and their labels.
-        rows: the same, followed by the models of the published table that this study lacks.
+        datasets: names of the study's corpora in the experiment.
+        corpora: all of `datasets`, then the corpora of the published table that are not in the study.
+        models: {model: label} of the study's models in the experiment.
+        rows: all of `models`, then the models of the published table that are not in the study.
     """
 
     def __init__(self, study: Study, experiment: Experiment, results: records.Records) -> None:
@@ -153,24 +158,33 @@ class Source:
         return re.sub(r"[{]([a-z_.]+)[}]", text, self.experiment.caption)
 
     def dataset(self, name: str) -> Dataset:
-        """Return the dataset of a name, also if it is in the published table but not in this study."""
+        """Return the dataset with this name, which need not be a corpus of the study."""
         return self.study.datasets.get(name) or load_dataset(name, self.study.file.resolve().parent)
 
     def corpus(self, dataset: str) -> str:
-        """Return the name in report/published of the corpus whose numbers are compared with this dataset's."""
+        """Return the name of the published corpus whose numbers are compared with those of this dataset."""
         return published_dataset(self.dataset(dataset))
 
     def published_title(self, dataset: str) -> str:
-        """Return the title of the corpus whose published numbers are compared with this dataset's."""
+        """Return the title of the published corpus whose numbers are compared with those of this dataset."""
         titles = {published_dataset(corpus): corpus.title for corpus in paper_study().datasets.values()}
         return titles.get(self.corpus(dataset), self.dataset(dataset).title)
 
     def is_published(self, dataset: str) -> bool:
-        """Return True if a corpus is one of the published corpora and not only a proxy for one."""
+        """Return True if papers publish numbers for this very corpus, so that the corpus is not a mere proxy."""
         return bool(self.dataset(dataset).published_as)
 
     def section(self, dataset: str, rows: cells.Labels, columns: cells.Labels, cell: cells.CellOf) -> Section:
-        """Return a section of one corpus. Its title also names the corpus of the published numbers if that differs."""
+        """Return the table section of one corpus, whose title names the corpus.
+
+        If the published numbers in the section are of another corpus, the title names that corpus as well.
+
+        Args:
+            dataset: the corpus.
+            rows: key of a row -> label.
+            columns: key of a column -> label.
+            cell: function that returns a cell from the keys of its row and its column.
+        """
         title, published = self.dataset(dataset).title, self.published_title(dataset)
         if self.experiment.quotes and published != title:
             title = f"{title}; in the paper: {published}"
@@ -198,9 +212,9 @@ class Source:
             dataset: the corpus.
             model: the model.
             metric: the metric.
-            condition: empty for the metric after training, `finetuned` or `dynamic` for the metric after this stage, or
-                one of several measurements of a run, such as `benchmark=WS-353`.
-            learned: if true, leave out runs that are no better than a unigram model.
+            condition: the stage after which the metric was measured: empty (training), `finetuned` or `dynamic`. For a
+                metric with several numbers per run, the condition of one number, such as `benchmark=WS-353`.
+            learned: True to leave out runs that are hardly better than a unigram model (`Records.unlearned`).
         """
         values = self.records.values(dataset, model, metric, condition)
         unlearned = self.records.unlearned if learned else {}
@@ -209,7 +223,10 @@ class Source:
 
     @property
     def unlearned_note(self) -> str:
-        """The sentence that lists models with runs no better than a unigram model; empty if there are none."""
+        """A sentence that lists the models of the runs in `Records.unlearned`; empty if there are no such runs.
+
+        Those runs are hardly better than a unigram model, and figures of ranks leave them out.
+        """
         runs = self.study.runs_of(self.experiment)
         labels = [self.study.labels[r.model] for r in runs if (r.dataset, r.model, r.seed) in self.records.unlearned]
         names = ", ".join(dict.fromkeys(labels))
@@ -220,7 +237,7 @@ class Source:
         return {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
 
     def same(self, dataset: str, *models: str) -> bool:
-        """Return True if the corpus is a published one and all runs of the models have the published settings."""
+        """Return True if the corpus is a published one and all runs of these models have the published settings."""
         return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
 
     def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[str, ...]:
@@ -256,8 +273,11 @@ class Source:
     ) -> PublishedCell | None:
         """Return the published number of a model's metric on a published corpus; None if there is none.
 
-        The experiment's `published_rows` may give the model another name there. `filters` maps columns of the files in
-        report/published to regular expressions that the row must match. By default all rows of the metric count.
+        Args:
+            corpus: name of the corpus in the files of report/published.
+            model: name in the study. The experiment's `published_rows` may give another name for the files.
+            metric: name of the metric in the files.
+            filters: column of the files -> regular expression that a row must match (default: no filters).
 
         Raises:
             UserError: two different published numbers match, because the filters are too wide.
@@ -275,19 +295,18 @@ class Source:
 
     # --- cells ---
     def column_labels(self, columns: Iterable[Column]) -> dict[int, str]:
-        """Return {index of a column, from 0: heading}; without a label of its own, a column has its metric's label."""
+        """Return {index of a column, from 0: heading}; a column without `label` has the label of its metric."""
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
     def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return the cell of a model and a metric with its published number only, to be filled in by the caller.
+        """Return a cell that has the published number but no measured number, which the caller adds.
 
         Args:
             dataset: the corpus.
             model: the model.
-            column: the column, which names the metric and its stage.
-            condition: one of several measurements of a run, such as `benchmark=WS-353`. The condition of the published
-                number must then be this text, or begin with this text and a semicolon. By default, only the filters of
-                the column choose the published number.
+            column: the column, which names the metric and its stage, and filters the published numbers.
+            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`.
+                Published numbers match if their condition is the same or starts with `benchmark=WS-353;`.
         """
         filters = dict(column.published)
         if condition:
@@ -303,9 +322,9 @@ class Source:
         )
 
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return the cell of a model and a metric with its published number and the mean over the finished runs.
+        """Return a cell that has the published number and the mean of the metric over the finished runs.
 
-        `condition` is as in `blank`; by default, the mean is over the numbers of the column's stage.
+        The arguments are those of `blank`. If `condition` is empty, the mean is taken after the stage of the column.
         """
         blank = self.blank(dataset, model, column, condition)
         values = self.values(dataset, model, column.metric, condition or column.stage)

@@ -54,8 +54,8 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
         write: function that writes the content to the open binary file that it gets.
 
     Raises:
-        OSError: the disk is full, over quota or failing; a full disk leaves the old file and its hash unchanged.
-        Other errors: those that `write` raises; the old file and its hash stay unchanged.
+        OSError: the disk is full, over quota or failing. A full disk leaves the old file and its hash unchanged.
+        Exception: any error that `write` raises; the old file and its hash stay unchanged.
     """
     temporary, mark = (file.with_name(f".{file.name}.{os.getpid()}.tmp") for file in (path, sidecar(path)))
     try:
@@ -83,14 +83,14 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
 
 
 class _Watched:
-    """A file that stores its first disk error in `trouble`, because writers in C raise another error in its place."""
+    """A file that keeps its first disk error in `trouble`, because writers in C hide the error behind another one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.trouble: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write data to the file; store the first disk error in `trouble` and raise it."""
+        """Write data to the file and return the number of bytes; raise disk errors and keep the first in `trouble`."""
         try:
             return self._file.write(data)
         except OSError as error:
@@ -102,7 +102,7 @@ class _Watched:
 
 
 def explained(error: OSError, path: Path) -> OSError:
-    """Add the file's name to a disk error and, if the disk is full, the free space; return the same, changed error."""
+    """Return `error` itself, changed so that its message names the file and, if the disk is full, the free space."""
     error.filename, error.filename2 = str(path), None
     if error.errno in FULL:
         there = next(folder for folder in path.absolute().parents if folder.is_dir())

@@ -2,9 +2,9 @@
 
 
 class ExpectedError(Exception):
-    """An error that a user or another attempt can solve; its message has one line and is shown without a traceback.
+    """An error that is no bug of this package: the user can correct the cause, or a later attempt may succeed.
 
-    `exit_code` is the exit code of a command that ends with this error.
+    A command that ends with this error prints the one-line message without a traceback and exits with `exit_code`.
     """
 
     exit_code = 1

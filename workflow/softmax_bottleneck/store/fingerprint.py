@@ -1,8 +1,9 @@
-"""Fingerprints of the source code that a step's numbers depend on; an edit repeats exactly the steps that it affects.
+"""Fingerprints: hashes of the source code that a step's numbers depend on.
 
-A fingerprint covers the step's own module and every module of the package that this module imports, directly or not,
-also inside functions. It hashes syntax trees without comments, docstrings and imports for the type checker. Only the
-standard library is used, because this module runs while Snakemake parses the workflow.
+A step is repeated if its fingerprint has changed. The fingerprint covers the step's own module and every module of the
+package that this module imports, directly or not, also inside functions. Imported modules in NEUTRAL are not covered,
+except those in COUNTED. Comments, docstrings and imports under `if TYPE_CHECKING` do not change a fingerprint. This
+module imports only the standard library, because it runs while Snakemake parses the workflow.
 """
 
 import ast
@@ -78,7 +79,8 @@ def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
 def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
     """Return the names of `modules` and of all modules of the package that these import, directly or not.
 
-    Imported modules in NEUTRAL, which cannot change a number, are left out unless COUNTED names them.
+    An imported module is left out, with its own imports, if NEUTRAL lists it or its subpackage and COUNTED does not
+    list it.
 
     Raises:
         KeyError: a name in `modules` is not a module of the package.
@@ -136,9 +138,9 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements inside a node at any depth, and exception handlers and match cases; faster than `ast.walk`.
+    """Yield all statements inside a node at any depth, and exception handlers and match cases.
 
-    Expressions are skipped.
+    Expressions are skipped, which makes this function faster than `ast.walk`.
     """
     for name in ("body", "orelse", "finalbody", "handlers", "cases"):
         for inner in getattr(node, name, ()):

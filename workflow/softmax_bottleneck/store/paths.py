@@ -40,11 +40,10 @@ class Store:
         return self.root / study
 
     def fits_folder(self, path: str) -> Path:
-        """Return the folder of a unit of fits, or the folder of all fits to the same known distributions.
+        """Return a folder below results/fits.
 
-        `path` is `<plan>/<name>/<seed>-<unit_id>` for the unit (`Unit.path`), which has the record and the resume
-        states. It is `laws/<name>/<seed>-<law_id>` for the distributions (`Unit.law_path`), where units with the same
-        distributions share the files of their fits. <name> is the name of the distributions.
+        If `path` is `Unit.path`, this is the folder of a unit, with its record and resume states. If `path` is
+        `laws/<Unit.law_path>`, it is the folder with the results of fits. Units with the same `law_id` share it.
         """
         return self.root / "fits" / path
 

@@ -23,9 +23,9 @@ def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str
         facts: further entries, such as run_id, flags and interruptions.
 
     Returns:
-        A mapping with the keys `schema`, `parents`, `git` (the `commit`, and `dirty`, True if files differ from it),
-        `versions` (of Python and PACKAGES), `hardware` (`cpu`, `cores`, `machine`) and the names of `facts`. The commit
-        is "unknown" outside a Git repository.
+        A dict with all of `facts` and these keys: `schema` (version of this format), `parents`, `git` (`commit`, and
+        `dirty`, which is True if there are uncommitted changes), `versions` (of Python and PACKAGES) and `hardware`
+        (`cpu`, `cores`, `machine`). The commit is "unknown" outside a Git repository.
     """
     versions = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "not installed")
     for name in PACKAGES:

@@ -1,7 +1,7 @@
 """Studies, runs, experiments and datasets as immutable objects, read from YAML and checked before anything runs.
 
-This package never imports torch: heads declare their options as literals in their own files, which are parsed and not
-executed.
+This package never imports torch. A head declares its options as literals in its own file, and this package parses that
+file without executing it.
 """
 
 from softmax_bottleneck.store.paths import ROOT

@@ -22,11 +22,11 @@ class Rates:
         segment_s: seconds of overhead per forward pass over a segment in dynamic evaluation.
         float64: FLOP/s of Gram matrices in float64.
         eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
-        weights: bytes/s at which the network's weights are read while one stream of text is processed; every token
-            needs all weights.
-        cells: (context, word) pairs per second that one update of a fit processes outside the matrix products, for a
-            head with one pointwise operation per pair. A mixture with K components takes K times as long, and an LMS
-            head with K sigmoids K / 2 times.
+        weights: bytes/s at which the network's weights are read from memory. This limits text that is read as one
+            stream, where every token needs all weights.
+        cells: (context, word) pairs per second in the updates of a fit, not counting matrix products, for a head that
+            applies one function to each logit. A mixture with K components is K times slower. An LMS head with K
+            sigmoids is K / 2 times slower.
     """
 
     vocabulary: float
@@ -133,11 +133,10 @@ def rates_of(kind: str, precision: str) -> Rates:
 def evaluation_hours(
     wanted: Evaluation, parameters: int, tokens: dict[str, int], vocabulary_size: int
 ) -> dict[str, float]:
-    """Return {device: hours} of a dynamic evaluation.
+    """Return the hours that a dynamic evaluation takes on each kind of device.
 
-    The time includes the gradient statistics of the training text, every setting tried on the validation text, and
-    the validation and test texts scored with fixed and with dynamic weights. Every update reads all weights several
-    times.
+    The hours include the gradient statistics of the training text and the search over step sizes and decays on the
+    validation text. They also include scoring the validation and test texts with fixed and with dynamic weights.
 
     Args:
         wanted: the dynamic evaluation.
@@ -146,7 +145,7 @@ def evaluation_hours(
         vocabulary_size: number of word types of the corpus.
 
     Returns:
-        The hours under the keys `cpu` (one core) and `gpu`.
+        `{"cpu": hours, "gpu": hours}`, where `cpu` is one core.
     """
     settings, model = wanted.settings, _Model.of(wanted.run, parameters, vocabulary_size)
     tried = len(settings.learning_rates) * len(settings.decays) * (settings.tune_tokens or tokens["valid"])
@@ -164,10 +163,9 @@ def evaluation_hours(
 
 
 def fit_hours(unit: Unit, kind: str) -> float:
-    """Return the hours that a unit, the job that does all fits to the distributions of one seed, takes on a device.
+    """Return the hours that a unit of fits takes on a `kind` of device, `cpu` (one core) or `gpu`.
 
-    A fit whose width is reduced to match another head's number of parameters is counted at the other head's width, so
-    that the estimate is too high. `kind` is `cpu` (one core) or `gpu`.
+    A fit with `equal_to` is counted at the width of that head. The estimate is therefore too high for it.
     """
     rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
     cells = contexts * words

@@ -138,10 +138,10 @@ class Dataset:
 
     @cached_property
     def identity(self) -> str:
-        """The hash that identifies the corpus.
+        """The hash that identifies the corpus, as 64 hex digits.
 
-        For a language, it is the hash of the settings and of the code that builds the language. For other corpora it is
-        the declared hash of the tokens, or else the hash of the base and the sizes, or else that of the files.
+        The first of these facts that the dataset has determines the hash: the settings and code of a `language`, the
+        declared `expected.token_sha256`, the `base` with the sizes kept, the hashes of all `files`.
 
         Raises:
             UserError: a local file without a declared hash does not exist.
@@ -173,7 +173,7 @@ class Dataset:
 
     @property
     def corpus(self) -> str:
-        """The published corpus that this dataset is or is a proxy for; empty if there is none."""
+        """The value of `published_as` or, if that is not set, of `stands_for`; empty if neither is set."""
         return self.published_as or self.stands_for or ""
 
 

@@ -49,16 +49,16 @@ class FitPlan:
         contexts: for `dirichlet`, the number N of distributions sampled (published: 1e5).
         language: for `language`, the settings as in a dataset's file, without rank, seed and numbers of tokens.
         ranks: for `language`, the ranks r of the logits, with one language per rank. Log-probabilities have rank r + 2.
-        sample: mean number of words sampled in all contexts together for every update; with 0, fits use the exact
-            distribution.
+        sample: mean number of words that are sampled for one update, over all contexts together. With 0, no words are
+            sampled, and the loss is computed from the exact distribution.
         widths: widths of context and word vectors (D or d in figures).
         models: names of the models and their heads.
         bias: true if every word has a bias; the published synthetic study has none (Ganea et al. 2019, eq. 1).
         seeds: seeds of the distributions, the sampled words and the initial values.
         updates: number of steps of Adam, each over all contexts; the step size falls to zero along a cosine.
         learning_rate: initial step size.
-        gradient: for `language`, true to measure which share of the loss gradient with respect to the logits each head
-            passes on to its context vectors, early in the fit and at its end (`training.gradient_flow`).
+        gradient: for `language`, true to measure how much of the loss gradient each head passes on from the logits to
+            its context vectors (`training.gradient_flow`). It is measured early in the fit and at its end.
     """
 
     kind: Literal["dirichlet", "language"]
@@ -100,9 +100,9 @@ class Fit:
     Attributes:
         model: name of the model in the plan.
         head: the head to fit.
-        width: width of the context and word vectors. If `equal_to` is given, it is the width of that head instead.
-        equal_to: head that limits the number of parameters. The fitted head gets the largest width with which it has no
-            more parameters than `equal_to` has at `width`. None means that the fitted head itself has `width`.
+        width: width of the context and word vectors of `equal_to`, or of `head` if `equal_to` is None.
+        equal_to: head that limits the number of parameters: `head` then gets the largest width with which it has no
+            more parameters than `equal_to` has at `width`. None for no limit.
     """
 
     model: str
@@ -177,8 +177,8 @@ class Unit:
     def shape(self) -> tuple[int, int]:
         """The number of contexts and the number of words of the known distributions.
 
-        For a language, the contexts are the pairs (topic, previous word) that can occur, those in which the previous
-        word is no marker of another topic.
+        For a language, a context is a pair (topic, previous word). A pair cannot occur, and does not count, if the
+        previous word is a marker of another topic.
         """
         if self.kind == "dirichlet":
             return self.law["contexts"], self.law["words"]

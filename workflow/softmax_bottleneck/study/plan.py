@@ -32,10 +32,7 @@ def declared_size(dataset: Dataset) -> Size | None:
 
 
 def tracked(study: Study) -> tuple[Run, ...]:
-    """Return the runs that store their weights at some epochs.
-
-    They are the runs of all experiments whose options contain `snapshots`.
-    """
+    """Return the runs that store their weights at some epochs: those of experiments with the option `snapshots`."""
     asking = [experiment for experiment in study.experiments if experiment.options.get("snapshots")]
     paths = {run.path for experiment in asking for run in study.runs_of(experiment)}
     return tuple(run for run in study.needed if run.path in paths)
@@ -44,8 +41,8 @@ def tracked(study: Study) -> tuple[Run, ...]:
 def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
     """Return {name of a training job: its runs}; a job trains up to `replicas_per_job` seeds of one model.
 
-    The name of a job is the path of its run if it has only one, else `<dataset>/<model>/<seed>+<seed>...-<hash>`. The
-    jobs do not depend on which runs are finished, so that every process gets the same jobs.
+    A job with one run has the path of the run as its name. A job with several runs has the name
+    `<dataset>/<model>/<seed>+<seed>...-<hash>`. Finished runs are included, so that the jobs never change.
     """
     found: dict[str, tuple[Run, ...]] = {}
     for (dataset, model), replicas in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):

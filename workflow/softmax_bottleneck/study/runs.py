@@ -38,7 +38,7 @@ HeadEntry = Annotated[  # a head in YAML: a name, or a mapping of its name and o
 
 @dataclass(frozen=True)
 class Head:
-    """An output head with all of its options, including those that have their default values."""
+    """An output head: its name and all of its options, including those that have their default values."""
 
     name: str
     options: Mapping[str, Any] = schema.EMPTY
@@ -86,8 +86,8 @@ class Body:
         dropout_embedding: dropout of the vectors of whole word types (dropoute).
         dropout_weight: DropConnect on hidden-to-hidden weights (wdrop).
         embedding_noise: standard deviation of the noise that is added to embeddings in training.
-        published_padding: true gives the last word of the vocabulary no gradient as an input word, because the original
-            AWD-LSTM code treats that word as padding; as an output word it keeps its gradient.
+        published_padding: true to treat the last word of the vocabulary as padding, as the original AWD-LSTM code does:
+            the word's vector gets no gradient as an input, but still gets one as an output.
         attention_heads: number of heads of a transformer's self-attention; 0 for other bodies.
         tied: true if the word vectors are also the output matrix (tied).
         initialisation: `own`, the default of each layer; `xavier`, Xavier uniform for every matrix of the model.
@@ -126,7 +126,7 @@ class Schedule:
         learning_rate: step size for a chunk of `bptt` tokens (lr).
         batch_size: number of parallel streams of text (batch_size).
         bptt: nominal chunk length in tokens (bptt).
-        variable_length: true samples random chunk lengths, with a step size proportional to the length.
+        variable_length: true for random chunk lengths; the step size is then proportional to the length of the chunk.
         max_length_delta: difference of the longest chunk length and `bptt` (max_seq_len_delta).
         clip: largest global norm of the gradient (clip).
         weight_decay: L2 penalty inside the optimiser (wdecay).
@@ -136,14 +136,14 @@ class Schedule:
             successive outputs of the last layer (beta).
         epochs: number of passes over the training text (epochs).
         switch_after_epoch: for `et-asgd`, the last epoch of plain SGD.
-        nonmonotone_window: for `nt-asgd`, the number of epochs without improvement before averaging starts; for
-            finetuning, the number before training ends (nonmono).
+        nonmonotone_window: number of epochs without improvement after which `nt-asgd` starts to average weights, and
+            after which finetuning ends (nonmono).
         eval_batch_size: number of streams of the validation text.
         test_batch_size: number of streams of the test text; ranks and predicted words always use one stream.
         plateau_factor: for `plateau-sgd`, the divisor of the step size after every epoch without improvement.
         tested_weights: `best`, the weights of the best validation epoch; or `last`, those of the last epoch.
-        loss_divisor: divisor of the summed loss of a chunk of L tokens with L - 1 predictions: L (`length`, as in the
-            AWD-LSTM code) or L - 1 (`targets`).
+        loss_divisor: divisor of the summed loss of a validation or test stream of L tokens, L - 1 of which are
+            predicted: `length` for L, as in the AWD-LSTM code, or `targets` for L - 1.
         pieces: number of consecutive pieces of the training text; each epoch reads the next piece. With as many pieces
             as epochs, no text is read twice.
         precision: precision of the matrix products in training; runs with different precisions are different runs.
@@ -233,7 +233,10 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that affect the result, apart from the seed and the code."""
+        """The settings that affect the result, apart from the seed and the code.
+
+        The keys are `head`, `body` and `schedule` (a dict each), `data_identity` and, for a finetuned run, `start`.
+        """
         parts = {key: dataclasses.asdict(getattr(self, key)) for key in ("head", "body", "schedule")}
         return parts | {"data_identity": self.data_identity} | ({"start": self.start} if self.start else {})
 
@@ -252,8 +255,8 @@ class Run:
     def path(self) -> str:
         """The path of the run's folder below results/runs.
 
-        It is `<dataset>/<model>/<seed>-<run_id>`, or `<start>/finetune-<run_id>` for a finetuned run. A duplicate has
-        the path of the equal run that is trained in its place.
+        It is `<dataset>/<model>/<seed>-<run_id>`, or `<start>/finetune-<run_id>` for a finetuned run. If
+        `duplicate_of` is set, it stands in the place of <model>.
         """
         if self.start:
             return f"{self.start}/finetune-{self.run_id}"
@@ -265,10 +268,14 @@ class Run:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Self:
-        """Return the run whose attributes the mapping `value`, the content of a run.json, holds.
+        """Return the run that a run.json describes.
 
-        The run_id in `value` is ignored. The run_id of the returned run also depends on the current code and may
-        therefore differ from the one in the file's path. `where` locates `value` in error messages.
+        The run_id in the file is ignored. The returned run has a run_id of the current code, which differs from the
+        one in the file if the code has changed since.
+
+        Args:
+            value: the content of run.json.
+            where: location of `value` for error messages.
 
         Raises:
             UserError: a setting of the body or the schedule is unknown, a setting is missing, or a value is not
@@ -289,9 +296,12 @@ class Stages:
     def of(cls, head: Head, schedule: Schedule, finetune: Mapping[str, Any], dynamic: Mapping[str, Any]) -> Self:
         """Return the settings of the two stages that follow training: finetuning and dynamic evaluation.
 
-        Finetuning uses the training schedule `schedule` with two changes: the optimiser averages weights from the first
-        update, and for heads that are not mixtures `max_length_delta` is FINETUNE_LENGTH_DELTA. `finetune` overrides
-        any of these settings, and `dynamic` overrides the defaults of dynamic evaluation.
+        Args:
+            head: the head of the model.
+            schedule: the schedule of training. Finetuning has the same schedule with two changes: `optimizer` is `asgd`
+                and, for heads that are not mixtures, `max_length_delta` is FINETUNE_LENGTH_DELTA.
+            finetune: settings that replace those of finetuning, such as `{"epochs": 100}`.
+            dynamic: settings that replace the defaults of `Dynamic`.
         """
         is_mixture = "components" in head.options
         delta = schedule.max_length_delta if is_mixture else FINETUNE_LENGTH_DELTA

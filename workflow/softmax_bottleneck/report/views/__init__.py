@@ -1,8 +1,9 @@
 """Tables and figures: measured records joined with published numbers.
 
 The YAML file of an experiment names the view that makes its table or figure. A view is a function in a module of this
-package whose name ends with `_table` or `_figure`. Its arguments are a `Source`, the corpus if the view makes one
-section per corpus, and, as keywords, the `options` that the YAML may set. The same input gives the same bytes.
+package whose name ends with `_table` or `_figure`. Its first argument is a `Source`. A view with a second argument,
+`dataset`, returns the section of one corpus and is called for each corpus. The keyword arguments are the `options` that
+the YAML may set. A view is deterministic, so that equal records give equal files.
 """
 
 import inspect
@@ -77,8 +78,8 @@ def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
     """Return the options of an experiment as keyword arguments of its view.
 
     Raises:
-        UserError: the view or an option is unknown, or a value is not allowed. The message names the file to correct:
-            the study if it changes the options, or else the experiment.
+        UserError: the view or an option is unknown, or a value is not allowed. The message names the file to correct,
+            which is the study file if the study overrides the experiment's options.
     """
     known = VIEWS[experiment.kind]
     if experiment.view not in known:

@@ -2,12 +2,15 @@
 
 They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show the study `known-truth`.
 
-A data frame here has one line per fit. Its columns are the model, the seed, the width d of the vectors, `equal` (not
-empty if the width was reduced to match another head's number of parameters), and one column per metric. Only
-`gap_closed` is computed here: 1 - KL / KL of the softmax of the same distribution, width and seed. Further columns
-describe the distribution. For a Dirichlet distribution they are the concentration alpha and the number of words M; for
-a synthetic language the rank r of the logits, the number of words V and `rank`, the rank r + 2 of the
-log-probabilities.
+A data frame of fits has one line per fit and these columns:
+
+    model, seed, d  d is the width of the context and word vectors
+    equal           not empty if the width was reduced to match another head's number of parameters
+    alpha, M        of a Dirichlet distribution: concentration and number of words
+    r, V, rank      of a synthetic language: rank of the logits, number of words, rank r + 2 of the log-probabilities
+    <metric>        a column per metric of the records, and for synthetic languages `gap_closed`
+
+`gap_closed` is 1 - KL(fit) / KL(softmax), where both fits have the same distribution, width and seed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -75,7 +78,7 @@ class Frames:
         return [model for model in self.names if model in present]
 
     def have(self, metrics: Sequence[str] = ()) -> bool:
-        """Return True if there are fits and every metric of `metrics` has a column (some fit has a value)."""
+        """Return True if there is at least one fit, and at least one value of every metric in `metrics`."""
         return bool(len(self.fits)) and set(metrics) <= set(self.fits)
 
 
@@ -202,10 +205,10 @@ def fit_maps_figure(
 
 
 def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
-    """Draw the KL divergence of Dirichlet distributions from the uniform distribution over the concentration alpha.
+    """Draw KL(P*||uniform) of Dirichlet samples P* against the concentration alpha, with a colour per number of words.
 
-    A dot is the mean over the sampled distributions of one seed, a line their expectation. `fits` is the name of the
-    plan, an entry under `fits` of the study.
+    A dot is the mean over all P* of one seed. A line shows the expectation under the Dirichlet distribution. `fits` is
+    the name of the plan, an entry under `fits` of the study.
     """
     frames = Frames.of(source, fits)
     if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.truths):
@@ -234,17 +237,16 @@ def fit_curves_figure(
     panels: Literal["d", "r", "M"],
     rows: Literal["", "d"] = "",
 ) -> plots.Drawing:
-    """Draw curves of metrics over `x`, with a row of panels per metric and a column per value of `panels`.
+    """Draw a grid of panels with curves of metrics, one curve per model.
 
-    The names of columns are d (width of the model), r (rank of the true logits), `rank` (rank of the true
-    log-probabilities), M (number of words) and alpha (concentration of a Dirichlet distribution). If `gap_closed` is
-    among the metrics, only fits with r > d are drawn, because only there a softmax cannot represent the distribution;
-    the softmax itself is not drawn.
+    `x`, `panels` and `rows` name columns of the data frame of fits (see the module's docstring). If `gap_closed` is
+    among the metrics, the figure leaves out the softmax and all fits with r <= d. A softmax can represent their
+    distributions.
 
     Args:
         source: the experiment with its records.
         fits: name of the plan, an entry under `fits` of the study.
-        metrics: metrics to draw.
+        metrics: metrics to draw, in one row of panels each.
         x: column on the x axis.
         panels: column whose values have a panel each, side by side.
         rows: `d` to give each metric a row of panels for each width; empty for one row per metric.
@@ -281,9 +283,11 @@ def fit_curves_figure(
 def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
     """Draw the reference values of a metric in a panel, and choose the scale of the y axis.
 
-    For the gap closed, the reference is the softmax, at 0 %. If the rank of the true distribution is on the x axis, the
-    reference is the metric's exact value for the true distribution. Other panels have no reference, and a logarithmic y
-    axis if their largest positive value is more than 20 times the smallest.
+    There are three cases:
+
+    * `gap_closed`: the reference is the softmax, at 0 %.
+    * `rank` on the x axis: the reference is the exact value for the true distribution, on a logarithmic y axis.
+    * Other panels have no reference. Their y axis is logarithmic if the positive values span more than a factor of 20.
 
     Args:
         axes: the panel.

@@ -36,15 +36,17 @@ TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistic
 def summary_table(
     source: Source, dataset: str, *, baseline: str = "softmax", seeds_not_tested: tuple[schema.Integer, ...] = ()
 ) -> Section:
-    """Return a section with a row per model and a column per metric, without the columns of other corpora only.
+    """Return a section with a row per model and a column per metric that the experiment shows for this corpus.
 
-    A p-value is that of a two-sided unpaired t-test, Student's or Welch's, between the test perplexities of a model and
-    of the baseline. A gain or a reduction in percent compares the means of a model and of another one (`_gain_cell`).
+    Three kinds of metric compare two models. A p-value is that of a two-sided unpaired t-test (Student's or Welch's)
+    between the test perplexities of the model and the baseline. A gain, `<metric>_gain_vs_<other>`, says how much
+    smaller the model's mean is than the other's. A reduction, `<metric>_reduction_pct`, is the gain over the baseline
+    in percent.
 
     Args:
         source: the experiment with its records.
         dataset: the corpus.
-        baseline: model with which tests and reductions compare.
+        baseline: model with which p-values and reductions compare.
         seeds_not_tested: seeds that count in the means but not in the tests, as in Parthiban et al. 2021, SM Table 1.
     """
     columns = [column for column in source.experiment.columns if not column.datasets or dataset in column.datasets]
@@ -75,10 +77,10 @@ def summary_table(
 def _gain_cell(
     source: Source, blank: Cell, dataset: str, models: tuple[str, str], metric: str, in_percent: bool
 ) -> Cell:
-    """Return a cell with the second model's mean of a metric minus the first model's.
+    """Return the cell of a gain: the mean of a metric for `models[1]` minus the mean for `models[0]`.
 
-    With `in_percent`, the difference is in percent of the second model's mean. If a model has no finished run, the
-    result is `blank`, the cell without a measured number, with the reasons why runs are missing.
+    With `in_percent`, the difference is in percent of the mean for `models[1]`. If a model has no finished run, the
+    result is `blank` without a number. Reasons for missing runs are added in any case.
     """
     samples = [source.values(dataset, model, metric) for model in models]
     both = zip(models, samples, strict=True)
@@ -95,9 +97,9 @@ def _gain_cell(
 def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetuned", "dynamic"] = "") -> Section:
     """Return a section with the p-value of Student's two-sided unpaired t-test for each pair of models.
 
-    A note below the p-value says whether the row's mean test perplexity is lower or higher than the column's, or that
-    there is no difference at the level SIGNIFICANCE. `stage` chooses the test perplexity: after training (empty),
-    finetuning or dynamic evaluation.
+    The note below a p-value starts with `lower`, `higher` or `no difference at 5 %`. It compares the mean test
+    perplexity of the row's model with that of the column's. `stage` chooses the test perplexity:
+    after training (empty), finetuning or dynamic evaluation.
     """
 
     def cell(row: str, column: str) -> Cell:
@@ -131,9 +133,10 @@ EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
 
 
 def truth_table(source: Source) -> Iterator[Section]:
-    """Yield the section of `summary_table` for each synthetic language, with rows of the true distribution on top.
+    """Yield the section of `summary_table` for each synthetic language, with two rows of the true distribution on top.
 
-    One row has the values that are expected in the test contexts, the other those on the test text itself (see EXACT).
+    The first row has exact values, such as the perplexity exp(entropy) that is expected in the test contexts. The
+    second row scores the true distribution on the test text, as if it were a model.
     """
 
     def exact_cell(dataset: str, column: Column, exact: str | None) -> Cell:
@@ -165,9 +168,9 @@ def overview_experiment(study: Study) -> Experiment:
 
 
 def overview_figure(source: Source) -> plots.Drawing:
-    """Draw mean test perplexities: a panel per corpus with results, and a dot per model, shaded by its rank.
+    """Draw mean test perplexities: a panel per corpus with results, and a dot per model.
 
-    The model with the lowest perplexity is on top. The rank is the effective rank with epsilon = 0.001.
+    The model with the lowest perplexity is on top. The shade of a dot is the effective rank with epsilon = 0.001.
     """
     data = _points(source)
     if data.empty:
@@ -202,9 +205,9 @@ def overview_figure(source: Source) -> plots.Drawing:
 def _points(source: Source) -> pd.DataFrame:
     """Return a frame with the columns COLUMNS and a line per corpus and model with results.
 
-    Each line has the number of runs and their means of the number of parameters, test perplexity and effective rank
-    (nan if not measured). Models that are trained for another number of epochs than the softmax on the same corpus are
-    left out, and so are runs that are hardly better than a unigram model (`Records.unlearned`).
+    `seeds` is the number of runs. The other numbers are means over these runs; the effective rank is nan if it is not
+    measured. A model is left out if its number of epochs differs from that of the softmax on the same corpus. Runs that
+    are hardly better than a unigram model (`Records.unlearned`) are left out as well.
     """
     rows = []
     for dataset in source.datasets:
@@ -219,10 +222,11 @@ def _points(source: Source) -> pd.DataFrame:
 
 
 def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
-    """Draw a dashed line at the true distribution's perplexity, or write the number at the edge if it is far below.
+    """Draw a dashed line at the perplexity of the true distribution; draw nothing if there is none.
 
-    Far means more than FAR of the range of `ppl`, the perplexities in the panel. The true distribution's perplexity is
-    that on the test text if known, or else the expected one; if both are unknown, nothing is drawn.
+    It is the perplexity on the test text, or the expected perplexity if that on the text is not measured. `ppl` has the
+    perplexities in the panel. If all lie far above the line, only the number is written, at the edge of the panel. Far
+    is more than FAR times the range of `ppl`.
     """
     expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
     bound = expected if exact is None else exact

@@ -25,8 +25,8 @@ LOWEST = 1e-9  # smallest relative singular value drawn; smaller ones are roundi
 def families() -> dict[str, str]:
     """Return {archived model: name of the model's family}.
 
-    A family consists of the models that differ only in their width d (and in sizes that are multiples of d). Its name
-    is the shortest name of its models.
+    The models of a family differ only in their width d, the `embedding_size`, and in a `context_size` that grows in
+    proportion to d. The family's name is the shortest name of its models.
     """
     first: dict[str, str] = {}
     models = {}
@@ -50,7 +50,7 @@ def archived_labels(source: Source) -> dict[str, str]:
 def published_size_table(source: Source) -> list[Section]:
     """Return a section per corpus with a row per archived run and a column per metric.
 
-    The model with the fewest parameters is in the first row.
+    Rows are in ascending order of the number of parameters.
     """
     labels, family, columns = archived_labels(source), families(), source.experiment.columns
     by_size = sorted(archived_runs(), key=lambda archived: archived.values.get("parameters", 0.0))
@@ -78,9 +78,10 @@ def published_size_table(source: Source) -> list[Section]:
 
 # --- the figure -----------------------------------------------------------------------------------------------------
 def published_size_spectra_figure(source: Source) -> plots.Drawing:
-    """Draw the singular values of archived runs divided by the largest, on log axes that all have the same y range.
+    """Draw the singular values of archived runs, divided by each run's largest, on two log axes.
 
-    There is a panel for each combination of corpus, kind of body and width d, with a curve per family of models.
+    There is a panel for each combination of corpus, kind of body and width d. A curve is the mean over the seeds of a
+    family of models. All panels have the same y range.
     """
     family, labels = families(), archived_labels(source)
     rows = []

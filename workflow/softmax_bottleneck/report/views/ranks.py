@@ -1,8 +1,11 @@
 """Tables and figures of ranks and singular values: trained models, untrained layers, and a matrix of rank 10.
 
 They correspond to Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16 of Parthiban et al. 2021, and to
-results of Merity 2017 and Godey et al. 2024 and 2026. A value is `measured` in this study, `published` as a dot or
-number of the paper, or `printed` in the paper's text.
+results of Merity 2017 and Godey et al. 2024 and 2026. A value has one of three origins: `measured` in this
+study; `published`, a number in a table or a dot in a figure; or `printed`, a correlation that the paper states.
+
+GSS is the head of Parthiban et al. 2021 with a pointwise function of the logit. Its options are c and k: the slope of
+the function is k far below c, and 1 far above c. The paper trains GSS on a grid of values of c and k (Figure 2).
 """
 
 import math
@@ -38,10 +41,11 @@ PAIR = (TEST_PPL, PRESS_RANK)
 def _points(
     source: Source, dataset: str, model: str, names: Sequence[str], *, learned: bool = False
 ) -> Iterator[dict[str, object]]:
-    """Yield a point per run that has all of the metrics `names`, then a point of published numbers if all exist.
+    """Yield the points of a model: one per run, then one of published numbers.
 
-    A point has the keys dataset, model, origin (MEASURED or PUBLISHED), seed (only if measured) and the metrics. With
-    `learned`, runs that are hardly better than a unigram model (`Records.unlearned`) are left out.
+    A point has the keys dataset, model, origin (MEASURED or PUBLISHED), seed (only if measured) and the metrics
+    `names`. A run or published model that lacks one of these metrics has no point. With `learned`, runs that are hardly
+    better than a unigram model (`Records.unlearned`) have none either.
     """
     place: dict[str, object] = {"dataset": dataset, "model": model}
     by_metric = {metric: source.values(dataset, model, metric, learned=learned) for metric in names}
@@ -61,11 +65,11 @@ def _frame(rows: Sequence[Any], keys: Sequence[str], values: Sequence[str]) -> p
 
 
 def grid(source: Source, dataset: str) -> pd.DataFrame:
-    """Return a frame with a line per run of the grid over c and k of GSS, then a line per published dot of Figure 2.
+    """Return a frame with the runs of the grid over c and k of GSS, followed by the dots of the paper's Figure 2.
 
-    c and k are nan for a published dot, because the paper does not print them. The other columns are dataset, model,
-    origin (MEASURED or PUBLISHED), seed, test perplexity and Press rank. Runs that are hardly better than a unigram
-    model (`Records.unlearned`) are left out.
+    There is a line per run and per dot, with the columns dataset, model, origin (MEASURED or PUBLISHED), seed, c, k,
+    test perplexity and Press rank. The seed, c and k of a dot are missing values, because the paper does not print
+    them. Runs that are hardly better than a unigram model (`Records.unlearned`) are left out.
     """
     rows: list[dict[str, object]] = []
     for model in source.models:
@@ -82,9 +86,9 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
     """Return a section with Pearson's r of test perplexity and Press rank over the grid of c and k of GSS.
 
-    One row is for the whole grid and one for a range of test perplexities. A negative r means that models with a higher
-    rank are better. The columns are r over this study's runs, r over the published dots, both with a bootstrap
-    interval, and r as the paper prints it.
+    A negative r means that models with a higher rank are better. The rows are the whole grid and a range of test
+    perplexities. The columns are r over this study's runs, r over the published dots, and r as the paper prints it. The
+    first two have a bootstrap interval.
 
     Args:
         source: the experiment with its records.
@@ -146,9 +150,9 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
-    """Draw dots and their least-squares line, as in the paper, or a text if there are no dots.
+    """Draw dots and, for three or more dots, their least-squares line, as in the paper.
 
-    Dots are coloured by the slope k of GSS if it is known. Fewer than three dots have no line.
+    Dots with a known k of GSS are coloured by k. A panel without dots has a text instead.
     """
     if points.empty:
         plots.empty(axes, f"{title}: nothing to show")
@@ -186,14 +190,15 @@ def sweep_figure(
     panels: tuple[tuple[MetricName, ...], ...] = ((TEST_PPL,), (PRESS_RANK,)),
     beside: tuple[MetricName, ...] = (),
 ) -> plots.Drawing:
-    """Draw metrics, measured and published, against settings of the head, with a row of panels per corpus and setting.
+    """Draw measured and published metrics against options of the head, such as the number of components.
 
-    A run or a published model is drawn only if it has all of these metrics.
+    There is a row of panels per corpus and option. Published numbers have a row of their own if the settings differ.
+    A run or a published model is drawn only if it has all metrics of `panels` and `beside`.
 
     Args:
         source: the experiment with its records.
-        sweeps: setting of the head on the x axis -> label of the axis.
-        panels: the metrics drawn in each panel of a row.
+        sweeps: option of the head on the x axis, such as `components` -> label of the axis.
+        panels: the metrics of each panel in a row, at most two per panel.
         beside: metrics that are written to the figure's CSV but not drawn.
     """
     wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
@@ -228,10 +233,10 @@ def sweep_figure(
 
 
 def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
-    """Return (value, model) for every model of a grid over a setting, the smallest value first.
+    """Return (value of a head's option, model) for all models of the searches that vary this option, sorted by value.
 
-    The value is taken from the settings of the model's runs. A published model that this study does not train has its
-    value at the end of its name, as in `mos-nt-components15`.
+    `setting` is the option, such as `components`. For a published model that this study does not train, the value is
+    read from the end of the name: 15 from `mos-nt-components15`.
     """
     searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
     members = {model for search in searches for model in search.members}
@@ -245,7 +250,7 @@ def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
 def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None:
     """Draw, for each metric, a line through the means over seeds, a dot per run, and published values as crosses.
 
-    `points` has the points of one setting, and `names` at most two metrics.
+    `points` is a frame whose column `value` is on the x axis. `names` has at most two metrics.
     """
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
     for metric, look in zip(names, LOOKS, strict=False):
@@ -309,10 +314,11 @@ def spectrum_figure(
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
-    """Return a frame with a line per run and selected singular value; `index` counts singular values from 1.
+    """Return a frame with a line per run and recorded singular value, with the columns dataset, model, seed and index.
 
-    There is a column SIGMA (divided by the largest) if a panel of `panels` is `first` or `all`, and a column RAW (not
-    divided) if one is `raw`. Runs without measured singular values are left out.
+    `index` counts singular values from 1; the records hold only a subset of the indices (`records.thinned`). If
+    `panels` contains `first` or `all`, the column SIGMA has the values divided by the run's largest. If `panels`
+    contains `raw`, the column RAW has the values themselves. Runs without singular values are left out.
     """
     known = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
@@ -329,9 +335,9 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
-    """Return the tolerance of the Press rank of every run, divided by the run's largest singular value if `relative`.
+    """Return the tolerance of the Press rank for each run with a measured rank.
 
-    Runs whose rank is not measured are left out.
+    With `relative`, each tolerance is divided by the run's largest singular value.
     """
     tolerances, stage = [], records.FINETUNED if "finetune" in source.experiment.stages else ""
     for model in source.models:
@@ -342,10 +348,10 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 
 # --- along training -------------------------------------------------------------------------------------------------
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> plots.Drawing:
-    """Draw Press rank over epochs and over validation perplexity, for every run with ranks measured along training.
+    """Draw the Press rank against the epoch and against validation perplexity, for runs with ranks of several epochs.
 
-    The option `snapshots` does not change the figure: the step `train` reads it, and keeps weights at some epochs so
-    that their ranks can be measured.
+    The option `snapshots` does not change the figure. It makes the step `train` keep the weights of some epochs, so
+    that ranks can be measured for these epochs.
     """
     names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
     rows = [
@@ -380,11 +386,11 @@ MATRICES = {
 
 
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Yield the ranks of untrained layers (means over samples), a section per matrix of `MATRICES`.
+    """Yield a section per matrix of `MATRICES` with the ranks of untrained layers, as means over samples.
 
-    A section has a column per number of mixture components and a row per model and per choice of the options that the
-    published description leaves open, such as the activation. The first section also shows the published ranks. The
-    option `synthetic` names the computation for the step `synthetic`; the table does not depend on it.
+    A section has a column per number of mixture components. It has a row per model and reading, where a reading fixes
+    the options that the published description leaves open, such as the activation. The first section also shows the
+    published ranks. The option `synthetic` tells the step `synthetic` what to compute and does not change the table.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
@@ -401,13 +407,11 @@ def _components(condition: str) -> int:
 
 
 def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
-    """Return the section of ranks of one matrix, with a column per number of mixture components.
-
-    A row is a model with one choice of the options that the published description leaves open.
+    """Return the section of one matrix, with a row per model and reading and a column per number of components.
 
     Args:
         source: the experiment with its records.
-        drawn: the measured ranks of this matrix, with the columns `reading` (the choice as text) and `components`.
+        drawn: the measured ranks of this matrix, with the columns `reading` (as text) and `components`.
         metric: the matrix, a key of MATRICES.
     """
     same = metric == RANK
@@ -443,16 +447,18 @@ def robustness_table(
     synthetic: Literal["rebuild", "noise", "noise-effective"],
     size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000,
 ) -> Iterator[Section]:
-    """Yield the section on the robustness of ranks: metrics of a matrix of rank 10, measured and published.
+    """Yield one section with measured and published ranks of a matrix of rank 10 after rounding or noise.
 
-    A row is a round of rebuilding the matrix from its SVD, or a level of added noise. The table does not depend on the
-    two options, which only the step `synthetic` reads.
+    The matrix is the log-probability matrix of a run, of which only the ten largest singular values are kept. A row is
+    a round of rebuilding the matrix from its SVD, or a level of noise that is added to its singular values. The two
+    options tell the step `synthetic` what to compute and do not change the table.
 
     Args:
         source: the experiment with its records.
-        synthetic: the computation: rounds of rebuilding, or noise with Press ranks or with effective ranks.
-        size: number of test contexts n: the rows of the whole matrix, and the side of the n x n diagonal matrix of its
-            singular values, to which noise is added.
+        synthetic: `rebuild` for rounds of rebuilding; `noise` or `noise-effective` for noise, with Press ranks or with
+            effective ranks.
+        size: number n of test contexts, which are the rows of the log-probability matrix. Noise is added to the n x n
+            diagonal matrix of singular values.
     """
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
@@ -470,10 +476,10 @@ def robustness_table(
         missing = next(filter(None, gaps), (needs or "not drawn yet",))
 
     def cell(step: str, metric: str) -> Cell:
-        """Return the cell of a metric at a round or noise level.
+        """Return the cell of a metric in the row `step`, a key of `_by_step`.
 
-        The rank predicted for a matrix of the paper's size is compared with the paper's number, also if the matrix
-        measured here is smaller.
+        RANK_PREDICTED_PAPER is computed for the size of the paper's matrix. It is therefore compared with the published
+        Press rank even if the matrix of this study is smaller.
         """
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
         text = published.get((step, PRESS_RANK if predicts_paper else metric))
@@ -497,10 +503,11 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(step, metric): value as text}, where the first of several values counts.
+    """Return {(step, metric): value as text}; the first value of a pair counts.
 
-    A step is a noise level (`c = 1e-20`), a round (`round 3`) or the matrix before truncation (`all singular values`).
-    It ends with `, diagonal as printed` if not the whole matrix but the diagonal matrix of singular values was rebuilt.
+    A step is a noise level (`c = 1e-20`), a round of rebuilding (`round 3`) or `all singular values`, the matrix before
+    truncation. In `round 3, diagonal as printed`, only the diagonal matrix of singular values was rebuilt, as in the
+    paper's Algorithm 1.
     """
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):

@@ -42,7 +42,8 @@ class Setting:
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
     """Return a section with a row per setting and a column per model: the study's values and the published values.
 
-    The cell shows `none` if the model's head has no such setting, or if the seed of its published run is unknown.
+    A cell shows `none` if the model's head has no such setting. In the row `seed`, it does so if the paper does not
+    print the seed of the model's run.
     """
     published_names = {line.setting: line.published for line in settings}
 
@@ -74,9 +75,9 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
     """Yield the sections of a table on hyperparameter searches (grids of settings).
 
-    First, one section per corpus has a column per search and a row per setting in `settings`, with the values that the
-    search tries and the published values. Two more rows count all combinations of these values, and the combinations
-    that the study plans to train. Then, one section per corpus and search has a row per trained model of that search.
+    The first sections, one per corpus, show the searches as columns. A row per setting lists the values that a search
+    tries and the published values. Two more rows have the number of combinations of these values, and how many of them
+    the study trains. The other sections, one per corpus and search, have a row per model that the study trains.
     """
     published_names = {line.setting: line.published for line in settings}
     counts = {"size": "Combinations", "planned": "of them planned in this study"}
@@ -112,17 +113,17 @@ def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[S
 # --- pointwise functions ---------------------------------------------------------------------------------------------
 @schema.section
 class Curve:
-    """The two parameters of GSS (generalised SigSoftmax): slope k of the function far below c, slope 1 far above c."""
+    """The parameters c and k of GSS (generalised SigSoftmax), whose slope is k far below c and 1 far above c."""
 
     c: schema.Number
     k: schema.Number
 
 
 def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> plots.Drawing:
-    """Draw, for each setting of c and k, a piecewise linear function of the logit l and its smooth version, GSS.
+    """Draw, for each pair (c, k), a piecewise linear function of the logit l and its smooth version, GSS.
 
-    They are equations 3 and 5 of Parthiban et al. 2021. The first has the slope k below c and 1 above c. The second is
-    GSS(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1).
+    The piecewise linear function has the slope k below c and 1 above c (Parthiban et al. 2021, eq. 3). The smooth
+    function is GSS(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1) (eq. 5).
     """
     canvas, ((axes,),) = plots.panels(1, 1, 7.0, 4.4)
     logits = np.linspace(*RANGE, CURVE_POINTS)
@@ -145,9 +146,10 @@ def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> plots.Draw
 def plif_pieces_figure(
     source: Source, *, slopes: tuple[schema.Number, ...], bound: schema.Number = 2.0
 ) -> plots.Drawing:
-    """Draw the piecewise linear function of LMS-PLIF on [−bound, bound] from the slopes of its equally wide pieces.
+    """Draw an example of the piecewise linear function g(l) that the head LMS-PLIF learns (Ganea et al. 2019).
 
-    The slopes are in ascending order of the logit, and the function is 0 at −bound.
+    The pieces of equal width cover [−bound, bound]. `slopes` has the slope of each piece, from left to right, and
+    g(−bound) = 0.
     """
     slope_K, width = np.array(slopes), 2 * bound / len(slopes)
     knots = np.linspace(-bound, bound, len(slope_K) + 1)
@@ -161,7 +163,8 @@ def plif_pieces_figure(
 def learned_function_figure(source: Source) -> plots.Drawing:
     """Draw each run's learned piecewise linear function g(l) of the logit l before and after training.
 
-    The left panel of a corpus shows g(l) - g(0), the right panel the difference between after and before training.
+    Each corpus has two panels. The left one shows g(l) - g(0), and the right one shows the change of g(l) - g(0) by
+    training.
     """
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "logit", "initial", "learned"])]
     for dataset in source.corpora:

@@ -144,12 +144,12 @@ class Place(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The most probable words of one run at one position, and whether the true word is among them.
+    """The five most probable words of one run at one position.
 
     Attributes:
         place: the position in the test text.
         text: a line per word with its probability, such as `*tons 0.90`; an asterisk marks the true word.
-        hit: True if the true word is among them; None if the true word is not in the (cut) vocabulary.
+        hit: True if the true word is one of the five; None if the corpus's vocabulary does not contain it.
     """
 
     place: Place
@@ -171,10 +171,10 @@ def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
-    """Return (predictions, all positions, positions that the paper shows) for a corpus.
+    """Return (predictions, all positions, published positions) for a corpus.
 
-    The predictions are those of each model's first run; models without predictions are left out. All positions are
-    those that this study has measured, followed by those that only the paper shows.
+    The predictions are those of each model's first run; models without predictions are left out. `All positions` are
+    the measured ones, followed by the published positions that are not measured.
     """
     measured = {
         model: own
