@@ -1,21 +1,26 @@
 """The three matrix products of the fused loss: their precision, and the backend that computes each.
 
-    logits  l = E W^T + b,      latents  dE = G W,      weights  dW += G^T E
+    logits   l = E W^T + b
+    latents  dE = G W           gradient with respect to E
+    weights  dW += G^T E        gradient with respect to W
 
-E are the latent context vectors, W and b the decoder, and G = dL/dl. There are two backends: `native` is torch's own
-product (MKL, OpenBLAS or cuBLAS, in place), and `onednn` is the product that torch reserves for its compiler. On some
-CPUs `onednn` is twice as fast, on others both are equally fast, and the name of the CPU does not tell which. Both are
-therefore measured once before the first step, unless the products are too small; those use `SMALL`. The choice decides
-the last bits of every result, so a run stores the choice in its resume state and its provenance.
+E are the latent context vectors, W and b are the decoder, and G = dL/dl. There are two backends. `native` is torch's
+own product (MKL, OpenBLAS or cuBLAS), which writes into an existing array. `onednn` is a product of oneDNN that torch
+reserves for its compiler. On some CPUs `onednn` is twice as fast, on others both are equally fast, and the name of the
+CPU does not tell which. Both are therefore timed once before the first step. Small products are not timed and use the
+backends of `SMALL`. The choice decides the last bits of every result, so a run stores the choice in its resume state
+and its provenance.
 
 Precision of the products of a training step, with sums in float32 (everything outside training steps is fp32):
 
     fp32     unrounded factors
-    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step
-    tf32x3   X = X1 + X2, each of 11 bits, and X Y = X1 Y2 + X2 Y1 + X1 Y1 in TF32; errors are near those of float32
+    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step, also in the body
+    tf32x3   X is split into X1 + X2 of 11 bits each; X Y is computed in TF32 as X1 Y2 + X2 Y1 + X1 Y1, without X2 Y2.
+             The errors are near those of float32.
     bf16     factors rounded to bfloat16 (8 bits); a CPU rounds the sums as well
 
-Numerical stability: the parts of tf32x3 are finite up to 2^114; larger or non-finite numbers give non-finite parts.
+Numerical stability: the parts X1 and X2 of tf32x3 are finite for numbers up to 2^114. Larger or non-finite numbers give
+non-finite parts.
 
 Shapes: R rows, D latent width, V vocabulary; M, K, N sizes of any product.
 """
@@ -62,7 +67,7 @@ class Factor(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """True if the matrix is neither split nor bfloat16, so that torch's own products apply."""
+        """True if the matrix is neither split nor bfloat16, so that either backend can multiply it directly."""
         return self.rest is None and self.main.dtype != torch.bfloat16
 
 
@@ -112,7 +117,7 @@ def tf32(allowed: bool) -> Iterator[None]:
 
 
 def refuse_without_hardware(precision: str, device: torch.device) -> None:
-    """Raise UserError if the precision is tf32 and the device is not an NVIDIA GPU, Ampere generation or later."""
+    """Raise UserError if the precision is tf32 and the device lacks TF32, which NVIDIA GPUs have since Ampere."""
     has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
     if precision == TF32 and not has_tf32:
         raise UserError(f"schedule.precision: tf32 is arithmetic of NVIDIA GPUs since Ampere, and this device is "
@@ -122,7 +127,8 @@ def refuse_without_hardware(precision: str, device: torch.device) -> None:
 def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
     """Return the logits E W^T + b [R, V] of the latent vectors E.
 
-    The backend onednn allocates its result. Otherwise the result is written into the array that ``out()`` returns.
+    ``backend`` is native or onednn. A result of onednn is a new array; any other is written into the array that
+    ``out()`` returns. Rounded and split factors never use onednn.
     """
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
@@ -132,7 +138,10 @@ def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: C
 
 
 def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) -> None:
-    """Write the gradient G W of the latent vectors into `out_RD`, with G the gradient of the logits."""
+    """Write dE = G W, the loss gradient with respect to the latent vectors E, into `out_RD`.
+
+    G (`grad_RV`) is the loss gradient with respect to the logits.
+    """
     if not grad_RV.is_plain:
         out_RD.copy_(_product(grad_RV, weight_VD))
     elif backend == ONEDNN and _usable(grad_RV.main):
@@ -142,7 +151,10 @@ def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) ->
 
 
 class WeightGradient:
-    """The gradient of the decoder W, a running sum of G^T E over chunks; stored transposed for the backend onednn."""
+    """The loss gradient with respect to the decoder W, a sum of G^T E over chunks.
+
+    The sum is stored transposed for the backend onednn.
+    """
 
     def __init__(self, weight_VD: Tensor, backend: str) -> None:
         self._transposed = backend == ONEDNN and _usable(weight_VD)
@@ -151,7 +163,7 @@ class WeightGradient:
         )
 
     def add(self, grad_RV: Factor, e_RD: Factor) -> None:
-        """Add G^T E, from the logits' gradients G and the latent vectors E of one chunk, to the sum."""
+        """Add G^T E of one chunk; G is the loss gradient with respect to the logits, E are the latent vectors."""
         if not grad_RV.is_plain:
             part = _product(grad_RV.t(), e_RD)
             self._sum += part.t() if self._transposed else part
@@ -166,9 +178,9 @@ class WeightGradient:
 
 
 def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
-    """Return the product X Y of two rounded or split factors, with sums in float32.
+    """Return the product X Y of two rounded or split factors, in float32.
 
-    On a CPU the sums of bfloat16 factors are rounded to bfloat16, too.
+    The exception is a product of bfloat16 factors on a CPU, which is in bfloat16.
     """
     if x_MK.rest is not None and y_KN.rest is not None:
         with tf32(True):  # does not change factors with so few bits

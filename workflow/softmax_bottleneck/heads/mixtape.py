@@ -1,13 +1,15 @@
 """Mixtape: P(v) = softmax_v(sum_k pi_kv (w_v . tanh(H_k h)) + b_v)  (Yang et al. 2019, "Mixtape: Breaking the Softmax
 Bottleneck Efficiently", section 3).
 
-Each word v has its own weights pi_kv for mixing K logits (logit space vector gating), so that one softmax suffices and
-the rank is not bounded by the width. The weights are the leaves of a binary tree of K - 1 sigmoid gates. For K = 4 the
-weights are g1 g2, g1 (1 - g2), (1 - g1) g3 and (1 - g1)(1 - g3), where gate i of word v is
+Each word v mixes its K logits with weights pi_kv of its own (logit space vector gating). One softmax therefore
+suffices, and the rank is not bounded by the width. The weights are the leaves of a binary tree of K - 1 sigmoid gates.
+For K = 4 they are g_1v g_2v, g_1v (1 - g_2v), (1 - g_1v) g_3v and (1 - g_1v)(1 - g_3v). Gate i of word v is
 
     g_iv = sigmoid(a_v . tanh(U_i h) + u_i . h + c_iv)
 
-Gate sharing: with the option ``own_gates`` = n, all words after the first n of the vocabulary share one a and one c.
+The parameters w_v, b_v, H_k, a_v, U_i, u_i and c_iv are trained.
+Gate sharing: with the option ``own_gates`` = m > 0, all words after the first m of the vocabulary share one vector a
+and one bias c per gate.
 Numerical stability: the weights are in [0, 1] and sum to one, so that a mixed logit lies between the K logits;
 log_softmax subtracts the largest logit.
 
@@ -77,7 +79,8 @@ class Mixtape(ChunkedHead):
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
         """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk.
 
-        The K logits of a word are mixed in pairs, from the leaves of the tree of sigmoid gates to its root.
+        The arguments are the tensors of ``of_tokens``, cut to these tokens. The K logits of a word are mixed in pairs,
+        from the leaves of the tree of sigmoid gates to its root.
         """
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]

@@ -1,6 +1,8 @@
 """The common part of the mixture heads (mos, moc, doc): K latent context vectors per token, and their weights.
 
-    latent_k = dropout(tanh(U_k h + a_k)),   prior = softmax(M h)        (Yang 2018; Kanai 2018, section 2.3)
+    latent_k = dropout(tanh(U_k h + a_k)),   prior = softmax(q(M h))     (Yang 2018; Kanai 2018, section 2.3)
+
+The function q is the identity or, with the option ``prior: sigsoftmax``, the pointwise function of SigSoftmax.
 
 Shapes: N = T x B tokens (T time steps of B sequences), D context width, K components, E embedding width.
 """
@@ -24,7 +26,7 @@ class MixtureHead(Head):
         components: number K of latent vectors per token.
         dropout_latent: dropout probability of the latent vectors.
         locked_dropout: True if all time steps of a sequence share the dropout mask.
-        prior: head (softmax or sigsoftmax) whose pointwise function is applied to the scores of the mixture weights.
+        prior: head (softmax or sigsoftmax) whose pointwise function is q in the equation of the mixture weights.
         pointwise: head whose pointwise function g is applied to the logits.
         pointwise_options: options of the head ``pointwise``.
     """

@@ -1,6 +1,6 @@
 """Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
-The head has the parameters of mos but mixes the context vectors before the decoder; if g is the identity, the logits
+The head has the parameters of mos but mixes the context vectors before the decoder. If g is the identity, the logits
 therefore have low rank.
 Numerical stability: log_softmax replaces the published ln(softmax), which is -inf if a probability underflows.
 """

@@ -1,8 +1,8 @@
 """Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) (+ floor)  (Yang 2018; Kanai 2018, eq. 4).
 
 If g and the prior are sigsoftmax, this is MoSS (Kanai 2018, eq. 19); with g = lms-plif it is MoS-PLIF (Ganea 2019).
-Numerical stability: the K terms are added by logarithms, so that nothing underflows. The published forms are ln(P)
-(Parthiban 2021) and ln(P + 1e-8) (Yang 2018); the option ``probability_floor`` sets the constant 1e-8.
+The floor is the option ``probability_floor``: 0 by default (Parthiban 2021), or 1e-8 (Yang 2018).
+Numerical stability: the K terms are added in log space (logaddexp), so that nothing underflows.
 """
 
 from __future__ import annotations

@@ -3,13 +3,14 @@
 Chang and McCallum 2022, "Softmax Bottleneck Makes Language Models Unable to Represent Multi-mode Word Distributions",
 section 3:
 
-    softmax_1(v) ~ exp(w_v . f_(v mod J) + b_v),   softmax_k(v) ~ exp(w_v . f_k + b_v),   f = U h + a,
-    prior = softmax(M h + m)
+    softmax_1(v) = exp(w_v . f_(v mod J) + b_v) / sum over words
+    softmax_k(v) = exp(w_v . f_(J+k-2) + b_v) / sum over words,   k = 2 ... K
+    f_i = U_i h + a_i,   i = 0 ... J+K-2,     prior = softmax(M h + m)
 
-Facets f are linear functions of the context h. In the first softmax, word v belongs to partition v mod J, and each
-partition has its own facet, so that one softmax can have several modes. The paper's third part, facets of several
+The facets f_i are linear functions of the context h. In the first softmax, word v belongs to partition v mod J, and
+each partition has its own facet, so that one softmax can have several modes. The paper's third part, facets of several
 layers and earlier positions, is omitted, because a head sees one hidden state.
-Numerical stability: the K terms are added as logarithms.
+Numerical stability: the K terms are added in log space (logsumexp).
 
 Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, F = J + K - 1 facets, V vocabulary.
 """
@@ -58,7 +59,10 @@ class MultiFacet(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the logarithms [N, K] of the mixture weights, and the facets [N, F, E]: J partitions', then K - 1."""
+        """Return the logarithms [N, K] of the mixture weights, and the facets [N, F, E].
+
+        The first J facets belong to the partitions of the first softmax, the other K - 1 to the softmaxes 2 to K.
+        """
         log_prior_NK = self.prior(h_ND).log_softmax(1)
         return log_prior_NK, self.latent(h_ND).view(len(h_ND), self.facets, self.embedding_size)
 

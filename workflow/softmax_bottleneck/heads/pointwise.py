@@ -32,9 +32,10 @@ class Pointwise(nn.Module):
         raise NotImplementedError
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new object for one pass of the fused loss over all chunks of logits; here autograd differentiates g.
+        """Return a new object for one pass of the fused loss over all chunks of logits.
 
-        ``with_gradients`` is True if the pass computes gradients besides the losses.
+        The object of this base class differentiates g with autograd. ``with_gradients`` is True if the pass computes
+        gradients besides the losses.
         """
         return AutogradSweep(self, with_gradients=with_gradients)
 
@@ -50,10 +51,10 @@ class RowFunction:
     Attributes:
         kind: the name of g in the kernels: identity, gss, sigmoid, relu or plif (piecewise linear).
         constants: up to three numbers that g uses; their meaning depends on ``kind`` (see ``triton_rows._apply``).
-        table_K2: slope, and value at the left knot, of each of the K cells of a piecewise linear g.
-        from_histograms: function that returns the gradients of g's parameters; None if g has no trained parameters.
-            Its argument [2, K] holds, for the logits in each cell, the sum of dL/dg, and the sum of dL/dg times the
-            position in the cell (0 at its left end, 1 at its right end).
+        table_K2: for each of the K cells of a piecewise linear g, the slope, and the value of g at the left end.
+        from_histograms: function that turns sums [2, K] over the logits in each cell into the gradients of g's
+            parameters; None if g has no trained parameters. Row 0 is the sum of dL/dg. Row 1 is the sum of dL/dg times
+            the logit's position in the cell, which is 0 at the left end and 1 at the right end.
     """
 
     kind: str
@@ -70,8 +71,10 @@ def trainable(pointwise: Pointwise) -> tuple[nn.Parameter, ...]:
 class Sweep:
     """One pass of the loss -log softmax(g(logits)) over all chunks of logits.
 
-    At the end of the pass ``parameter_grads`` returns the gradients of g's parameters. A subclass defines g and the
-    derivative of g; in this base class g is the identity. A method whose name ends in _ may overwrite its arguments.
+    For each chunk, the caller calls ``nll_`` and then, if gradients are needed, ``grad_``. After the last chunk,
+    ``parameter_grads`` returns the gradients of g's parameters. A subclass defines g in ``scores_`` and its derivative
+    in ``grad_logits_``; in this base class g is the identity. A method whose name ends in _ may overwrite its
+    arguments.
     """
 
     # A row of logits is padded in memory to a multiple of this many numbers.
@@ -90,8 +93,8 @@ class Sweep:
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
         """Return the loss gradient with respect to the logits of the last chunk given to ``scores_``.
 
-        The pass also sums the gradients of g's parameters, if g has any. ``grad_scores_RV`` is the loss gradient with
-        respect to the scores; it may be overwritten.
+        ``grad_scores_RV`` is the loss gradient with respect to the scores; it may be overwritten. If g has parameters,
+        their gradients are added to the sums that ``parameter_grads`` returns.
         """
         return grad_scores_RV
 
@@ -110,7 +113,7 @@ class Sweep:
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients [R, V] of the last chunk's losses with respect to its logits, and remaining row weights.
+        """Return the loss gradients [R, V] with respect to the last chunk's logits, and row weights still to apply.
 
         Args:
             weight_R1: the weight of each row's loss in the total loss; None if all weights are one.
@@ -161,9 +164,9 @@ class AutogradSweep(Sweep):
 def any_order(like: Tensor) -> AbstractContextManager[None]:
     """Return a context in which a GPU may do operations in any order; on a CPU the context does nothing.
 
-    The context is meant for operations whose result does not depend on the order (sums of integers, unique indices). In
-    deterministic mode torch would first sort their indices on a GPU, which takes longer than the operations. ``like``
-    is a tensor on the device of the operations.
+    The context is meant for operations whose result does not depend on the order: sums of integers, and writes to
+    distinct indices. In deterministic mode torch would first sort the indices on a GPU, which takes longer than the
+    operations. ``like`` is a tensor on the device of the operations.
     """
     return nullcontext() if like.device.type == "cpu" else _undetermined()
 

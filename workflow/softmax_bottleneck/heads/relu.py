@@ -1,7 +1,7 @@
-"""ReLU output function: P = g(l) / sum g(l), g(l) = max(l, 0) + 1e-8  (Kanai 2018, section 3.2).
+"""ReLU output function: P = f(l) / sum f(l), f(l) = max(l, 0) + 1e-8, g = ln f  (Kanai 2018, section 3.2).
 
 Numerical stability: without the constant, a word with a negative logit has probability 0, and a row of negative logits
-gives 0/0. The published constant is unknown; 1e-8 is our choice. The slope of ln g still reaches 1e8 just above zero.
+gives 0/0. The published constant is unknown; 1e-8 is our choice. The slope of g still reaches 1e8 just above zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FLOOR = 1e-8
 
 
 class LogRelu(Pointwise):
-    """The pointwise function ln(max(l, 0) + 1e-8)."""
+    """The pointwise function g(l) = ln(max(l, 0) + 1e-8)."""
 
     def forward(self, logits: Tensor) -> Tensor:
         """Return ln(max(l, 0) + 1e-8) of each logit l."""

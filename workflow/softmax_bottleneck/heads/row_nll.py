@@ -1,22 +1,22 @@
 """The fused loss of most heads: losses and gradients, computed without storing the [N, V] or [N, K, V] logits.
 
-For each row r (a context, or one of a context's K mixture components)
+A row r is a context, or one of a context's K mixture components. Its target word is y_r, and its loss is c_r:
 
     l = E W^T + b,   s = g(l),   c_r = logZ_r - s_{r,y_r},   logZ_r = log sum_v exp(s_rv)
 
-and, with the row weights w_r = dL/dc_r,
+With the total loss L and the row weights w_r = dL/dc_r, the gradients are
 
-    G_rv = w_r (exp(s_rv - logZ_r) - [v = y_r]) g'(l_rv),   dE = G W,   dW = G^T E,   db = sum_r G_r.
+    G_rv = dL/dl_rv = w_r (exp(s_rv - logZ_r) - [v = y_r]) g'(l_rv),   dE = G W,   dW = G^T E,   db = sum_r G_r.
 
-Here y_r is the target word of row r, and L the total loss. A mixture has the loss
--log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor) for token n, with mixture weights pi_nk.
+A mixture has the loss -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor) for token n, with mixture weights pi_nk.
 The row weights of a mixture are the posterior responsibilities exp(log pi_nk - c_nk - log p_n), which are known as soon
 as the K rows of a token are computed.
 
-A sweep is one pass over all chunks of tokens, each with the full vocabulary. If gradients are needed, the same pass
-computes them (three matrix products, nothing computed twice) for dL/d(nll_n) = 1. The backward pass multiplies them by
-the upstream gradient if this is the same for every token, as under a sum or a mean; otherwise a second sweep computes
-the gradients with the upstream gradient as weights.
+A sweep is one pass over all chunks of tokens; a chunk holds the logits of all V words. If gradients are needed, the
+same pass computes those of the unweighted sum of the losses (three matrix products, nothing computed twice). The
+backward pass multiplies them by the upstream gradient if this is the same for every token, as under a sum or a mean.
+Otherwise a second sweep computes the gradients of the sum in which each token's loss is weighted by its upstream
+gradient.
 
 Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
 """
@@ -159,7 +159,10 @@ class _Gradients:
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
-        """Return zero gradients of W and b, and uninitialised gradients of the tokens, which the chunks overwrite."""
+        """Return zero gradients of W and b, and uninitialised ones of the latent vectors and the log priors.
+
+        The latter have one row per token, which the token's chunk overwrites.
+        """
         prior_NK = problem.log_prior_NK
         return cls(
             torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
@@ -298,7 +301,10 @@ class _Chunk:
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
-        """Write the gradients of the chunk's tokens into ``gradients``, and add to those of W, b and g's parameters.
+        """Add the chunk's gradients to ``gradients``, which are those of all tokens.
+
+        The chunk's rows of the latent vectors' and log priors' gradients are written. Its part of the gradients of W
+        and b is added to the sums. The gradients of g's parameters are summed by the sweep object.
 
         Args:
             gradients: the gradients of all tokens; changed in place.

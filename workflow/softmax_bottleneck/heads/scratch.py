@@ -1,7 +1,7 @@
 """Reusable work arrays of the fused loss, each as large as the logits of one chunk.
 
 On a CPU the arrays are kept from one loss to the next, because touching fresh memory costs as much as a softmax over
-that memory, which is most of a small model's step. A GPU's allocator reuses memory by itself.
+that memory. In a small model, this softmax takes most of a training step. A GPU's allocator reuses memory by itself.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ OPTIONS: dict[str, object] = {}
 
 
 class SigSoftmax(GeneralisedSigSoftmax):
-    """The pointwise function g of SigSoftmax: the function of GSS with c = 0 and k = 2."""
+    """The pointwise function g of SigSoftmax: that of the generalised SigSoftmax (``gss.py``) with c = 0 and k = 2."""
 
     def __init__(self) -> None:
         super().__init__(c=0.0, k=2.0)

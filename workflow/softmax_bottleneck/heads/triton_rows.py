@@ -8,8 +8,8 @@ only the histograms of a piecewise linear function, which are sums of integers a
 The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
 
-Numerical stability: the largest score is subtracted; ln(1 + exp(-|x|)) replaces ln(1 + exp(x)); p - 1 at the target is
-computed from the loss, so that it does not cancel.
+Numerical stability: the largest score is subtracted; ln(1 + exp(-|x|)) replaces ln(1 + exp(x)). With the target's
+probability p, p - 1 is computed as expm1(-loss), which is accurate also if p is near one.
 
 Shapes: R rows, V words, K cells of a piecewise linear function.
 """
@@ -65,10 +65,10 @@ class RowSweep(Sweep):
         return self._logits_RV, None
 
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
-        """Overwrite the logits with their gradients, and sum dL/dg and dL/dg times position over each cell of g.
+        """Overwrite the logits with their gradients, and add to the sums [2, K] of `RowFunction.from_histograms`.
 
-        The kernel sums integers in fixed point, scaled by the largest possible summand. ``at_target_R1`` is p - 1, the
-        unweighted dL/dg at the target word; ``weight_R1`` holds the row weights.
+        The kernel sums integers in fixed point, scaled by the largest possible summand. ``at_target_R1`` is p - 1, with
+        the target's probability p. ``weight_R1`` holds the row weights.
         """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
@@ -164,8 +164,9 @@ def _gradients(logits, target, log_z, at_target, weight, scale, counts, num_word
                KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Overwrite one row of logits with the gradient of its loss, times the row's weight.
 
-    If histograms are needed (COUNTS), also add dL/dg, and dL/dg times the position in the cell, to `counts` [2, K], the
-    sums of each cell. They are added as integers in fixed point, after multiplication by the two numbers of `scale`.
+    If histograms are needed (COUNTS), also add to `counts` [2, K], two sums over the logits in each cell. Row 0 sums
+    dL/dg; row 1 sums dL/dg times the position in the cell. A summand of row i is multiplied by `scale[i]` and then
+    rounded to an integer.
     """
     row = tl.program_id(0).to(tl.int64)
     normaliser = tl.load(log_z + row)

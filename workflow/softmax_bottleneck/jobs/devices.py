@@ -5,8 +5,8 @@ when the process ends, however it ends. The file is named after the GPU's UUID, 
 project. In a batch job no GPU is leased, because the batch system has assigned the GPUs.
 
 A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
-runs, each in a process of its own, exactly as it would be trained alone: the same step, with its own folder, lease and
-done.json. Finished runs stay finished if another run fails or the job ends; the next attempt trains only the others.
+runs at once (`train_together`). Each run has its own process, folder, lease and done.json, as if it were trained alone.
+Finished runs stay finished if another run fails or the job ends; the next attempt trains only the others.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ _held: list[int] = []  # the descriptor of this process's lease (none or one), o
 
 
 def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.device":
-    """Return the device to compute on; unless it is the CPU by request, first lease a GPU for this process.
+    """Return the device to compute on; unless `name` is `cpu`, first lease a GPU for this process (`lease_gpu`).
 
     Args:
         name: `cpu`, `cuda`, or `auto` (a GPU if there is one, else the CPU).
@@ -56,7 +56,10 @@ def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.de
 
 
 def hardware_name(device: "torch.device") -> str:
-    """Return the model of the GPU, or `cpu` and the CPU's instruction set; the last bits of results depend on them."""
+    """Return the GPU's model, or `cpu` and the CPU's instruction set (`cpu AVX2`).
+
+    The last bits of results depend on them.
+    """
     import torch
 
     if device.type == "cuda":
@@ -66,10 +69,10 @@ def hardware_name(device: "torch.device") -> str:
 
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
-    """Return the ids, in general UUIDs, of the GPUs that this process may use.
+    """Return the ids of the GPUs that this process may use: UUIDs, as far as nvidia-smi lists them.
 
-    They are those in CUDA_VISIBLE_DEVICES or, if that variable is not set, all that nvidia-smi lists. Indices in the
-    variable are replaced by UUIDs; an index that nvidia-smi does not list stays as it is.
+    If CUDA_VISIBLE_DEVICES is set, its GPUs are returned, and indices in it are replaced by UUIDs. If the variable is
+    not set, all GPUs that nvidia-smi lists are returned.
     """
     answer = processes.answer_of("nvidia-smi", "--list-gpus")
     listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", answer.stdout if answer else "", re.MULTILINE))
@@ -140,10 +143,10 @@ def train_together(
         say: see `lease_gpu`.
 
     Raises:
-        UserError: a child process has ended with the exit code of this error, after printing the message.
-        StoppedError: a child process has ended with another exit code than 0, or was not started because of a signal.
-            This error passes on the exit code of such a process (75 if it was not started). Another attempt resumes the
-            runs.
+        UserError: a run failed with the exit code of a UserError; its process has printed the message.
+        StoppedError: a run failed with another exit code, was stopped, or was not started because of a signal. The
+            exit code of this error is that of the first failed run. If no run failed, it is that of the first stopped
+            run; a run that was not started counts as stopped with code 75. Another attempt resumes the runs.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

@@ -4,8 +4,9 @@ The exit code is 130 for SIGINT, 143 for SIGTERM and 75 ("try again") in three c
 ahead of a time limit; the process's own time limit; and the end of the workflow that started the process, because the
 next call of the workflow would start a second process for the same run.
 
-A batch system kills a job at its time limit. A job that stops itself before that loses nothing, and the next attempt
-resumes. Points in time are converted once, at the start, to seconds left, so that setting the clock moves no deadline.
+A batch system kills a job at its time limit. A job that stops itself earlier loses no work, and the next attempt
+resumes the work. The time of the limit is converted to seconds left once, at the start. Therefore setting the clock
+later does not move the limit.
 """
 
 import math
@@ -60,10 +61,9 @@ class TimeLimit:
     def lock_timeout_s(self) -> float:
         """The longest time, in seconds, to wait while another process owns the same run.
 
-        A batch job waits until its time limit (forever if it has none). A process outside a batch job does not wait.
-
-        The other process may be a job left behind by an earlier call of the workflow, or one on a node that is gone. If
-        a batch job failed at once, it would only use up Snakemake's retries.
+        A process outside a batch job does not wait (0). A batch job waits until its time limit, or forever (infinity)
+        if it has none; failing at once would only use up Snakemake's retries. The owner may be a job that an earlier
+        call of the workflow left behind, or a process on a node that has failed.
         """
         if not self.in_batch_job:
             return 0.0
@@ -101,8 +101,8 @@ def time_limit(
 class Stop:
     """The conditions under which a process must stop: a signal, a time limit, or the end of its workflow.
 
-    `limit_s` counts from construction, on a monotonic clock. `workflow` is the workflow process that started this
-    process and would start another one for the same run; None if the process was started by hand.
+    `limit_s` is in seconds and counts from construction, on a monotonic clock (None: no limit). `workflow` is the
+    workflow process that started this process (None: started by hand).
     """
 
     def __init__(self, limit_s: float | None = None, workflow: processes.Process | None = None) -> None:
@@ -121,7 +121,7 @@ class Stop:
         self.signal = signal.Signals(number)
 
     def reason(self) -> tuple[str, int] | None:
-        """Return (reason, exit code) if the process must stop now, else None."""
+        """Return (reason, exit code) if the process must stop now, such as ("SIGTERM received", 143), else None."""
         if self.signal is not None:
             return f"{self.signal.name} received", EXIT_CODES[self.signal]
         now = time.monotonic()

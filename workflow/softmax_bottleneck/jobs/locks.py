@@ -1,18 +1,17 @@
-"""Locks: one workflow at a time writes to a results folder, and one process to the folder of a run.
+"""Locks: one workflow at a time writes to a results folder, and one process at a time to the folder of a run.
 
-The lock of the workflow and the lease of a run differ in how they end. The lock is an operating-system lock, which the
-kernel releases when its processes end. The lease is a file; it ends when its owner removes it, or when another process
-finds that the owner has ended and takes the lease over.
+The lock of a workflow covers the results folder. It is an operating-system lock, which the kernel releases when its
+processes end. Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it; the profiles
+therefore disable that lock. No option of Snakemake removes the lock of this module. `reproduce` shares its lock with
+the Snakemake process that it starts, so that the lock is held until both have ended. On a file system that does not
+support such locks, the workflow runs without one. If another workflow imports this workflow as a Snakemake module, no
+lock is taken.
 
-The lock covers the results folder. It replaces Snakemake's own lock, which the profiles disable, because that one stays
-behind when Snakemake is killed, until somebody removes it. No option of Snakemake removes the lock of this module.
-`reproduce` passes it on to its Snakemake, so that it is held until both have ended. On a file system that does not
-support such locks, the workflow runs without one. A workflow that imports this one as a module does not take the lock.
-
-The lease covers the folder of a run. The file names the owner, which touches it every few seconds while it runs. If
-Snakemake is killed, an orphaned training process and its successor would write to the same folder. With a lease, the
-second process is rejected, the lease of a dead owner is taken over, and an owner that lost its lease stops. An
-operating-system lock does not suffice here: it cannot detect an owner on another node of a cluster.
+The lease of a run covers the folder of the run. It is a file that names the owner, which touches the file every few
+seconds. The lease ends when the owner removes the file, or when another process finds that the owner has ended and
+takes the lease over. Without leases, a training process that outlives a killed Snakemake would write to the same folder
+as its successor. With leases, the successor is rejected while the first process runs, and an owner that lost its lease
+stops. An operating-system lock does not suffice here: it cannot detect an owner on another node of a cluster.
 """
 
 import errno
@@ -169,7 +168,7 @@ class Lease:
 
 
 def _read_lease(path: Path) -> dict[str, Any]:
-    """Return the content of a lease file; empty if the file is missing or half written."""
+    """Return the content of a lease file; an empty dict if the file is missing or half written."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
 """The memory of this process: freed blocks are kept for the next update, and running out gives a clear error.
 
-If the machine's memory runs out, another attempt can help, because a job can ask for more. A GPU's memory is fixed. The
-batch size is never reduced silently, because another batch size is another experiment.
+If the machine's memory runs out, another attempt can succeed, because a batch job can request more memory. A GPU's
+memory cannot grow, so that the settings must change. The batch size is never reduced silently, because a run with
+another batch size is another experiment.
 """
 
 import ctypes

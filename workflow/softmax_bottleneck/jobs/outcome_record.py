@@ -44,7 +44,7 @@ def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any
     Args:
         path: file of the record or resume state, for the error message.
         stored: ids in that file.
-        here: ids of this run. The file belongs to this run if all ids are equal, and none is absent on one side.
+        here: ids of this run. The file belongs to this run if `stored` has the same keys and values.
     """
     for key in sorted({*stored, *here}):
         ours, theirs = here.get(key, "absent"), stored.get(key, "absent")

@@ -3,7 +3,7 @@
 Training, dynamic evaluation and fits run this way. A lease lets one process at a time work in a folder. The process
 saves its state every five minutes (`Options.save_interval_s`), and before it stops at a signal or a time limit. The
 next call resumes from the last saved state. After SIGTERM or a time limit, no work is lost. After SIGKILL or a crash,
-the work since the last save is repeated: about five minutes at most, and the step under way. On a CPU, the result has
+the work since the last save is repeated: at most about five minutes and the step in progress. On a CPU, the result has
 the same bits however often the work was interrupted, provided that the number of threads, the instruction set and the
 version of PyTorch stay the same.
 
@@ -228,9 +228,8 @@ def _read_state(path: Path) -> dict[str, Any] | str:
 def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS) -> dict[str, Any]:
     """Do a job to its end, from its resume state if there is one, and return its record.
 
-    If the job is already finished, nothing is computed. A record exists in two copies: the file `job.result`, which
-    Snakemake knows and deletes before a job and after a failed one, and outcome.json, which Snakemake does not know. If
-    one copy is lost, it is restored from the other.
+    If the job is already finished, nothing is computed. A record exists in two copies, outcome.json and the file
+    `job.result`. If one copy is lost, it is restored from the other (see `outcome_record`).
 
     Args:
         job: the job.
@@ -238,10 +237,10 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
         options: options of this call.
 
     Raises:
-        UserError: no resume state is intact although there are files of them, a resume state or the record belongs to
-            another job, the GPU's memory is too small, or `begin` raised this error.
-        DataError: the record exists, but no copy of it is intact, and no resume state is left from which to write the
-            record again; or the output files do not agree with the record (see `Job.is_whole`).
+        UserError: all files with resume states are damaged; a resume state or the record belongs to another job; the
+            GPU's memory is too small; or `begin` raised this error.
+        DataError: the record is damaged in every copy, and there is no resume state to make it again; or `job.is_whole`
+            found that the output files do not agree with the record.
         MemoryExhaustedError: the machine's memory ran out.
         BusyError: another process owns the job, or has taken it over meanwhile.
         StoppedError: the work was stopped, and its state is saved. The exit code is 143 for SIGTERM, 130 for SIGINT,
@@ -370,7 +369,7 @@ class Session:
         return part_ended
 
     def tick(self) -> None:
-        """Touch the lease file if the last time was TICK_S seconds ago, and print progress once a minute.
+        """Touch the lease file at most once in TICK_S seconds, and print progress about once a minute.
 
         The method is cheap enough to be called at every step.
 

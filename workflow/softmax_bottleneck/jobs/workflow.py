@@ -1,4 +1,6 @@
-"""The identity of the workflow's process, which its steps watch, and the log of steps, which `reproduce` reads.
+"""The process id of the workflow, and the log of its steps, which `reproduce` reads.
+
+A resumable step stops when the workflow process that started it has ended (see `interrupt`).
 
 Snakemake reports neither progress nor reasons. Therefore every step appends one line to the log when it begins and one
 line when it ends. A step that has no second line is running, or was killed.
@@ -24,7 +26,7 @@ KILLED = "was killed (the system does this if memory runs out)"
 
 
 def export_workflow() -> None:
-    """Set the environment variable that tells child processes which workflow process started them."""
+    """Set the environment variable that tells child processes that this process is their workflow process."""
     process = Process.of(os.getpid())
     os.environ[PROCESS_VARIABLE] = f"{process.pid} {process.started}"
 
@@ -52,7 +54,8 @@ class Attempt:
             step that concerns the whole study.
         pid: id of the step's process.
         code: exit code; None if the log has no line on the end of the attempt.
-        words: error message. While `code` is None, it is KILLED, because a killed step cannot log its end.
+        words: error message. If `code` is None, the message is "was killed ..." (the constant KILLED), because a killed
+            step cannot log its end.
     """
 
     step: str
@@ -85,7 +88,8 @@ def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> 
         step: name of the step.
         what: subject of the step (see `Attempt`).
         code: exit code of the step (default: it has just begun).
-        words: error message (default: the message for a step that logs no end).
+        words: error message of a step that has ended. The default is for a step that begins: if it logs no end, it was
+            killed.
     """
     path = os.environ.get(LOG_VARIABLE)
     if path:

@@ -78,13 +78,13 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place,
 
 
 def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return metrics and curves of the piecewise linear function (PLIF) of a run's head, trained and at initialisation.
+    """Return metrics and curves of the piecewise linear function (PLIF) that a run's head has learned.
 
-    The function at initialisation is that of an untrained model with the same settings and seed.
+    The function at initialisation, of an untrained model with the same settings and seed, is given for comparison.
 
     Returns:
-        The metrics of `slope_metrics` for both functions (names of the second end in `_init`), and
-        {"function": the curves of `function_curves`}. Both dicts are empty for a head without such a function.
+        The `slope_metrics` of both functions (such as slope_mean, and slope_mean_init at initialisation), and
+        {"function": the dict of `function_curves`}. Both dicts are empty for a head without such a function.
     """
 
     trained = piecewise_linear(model)
@@ -115,9 +115,9 @@ def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, floa
 
 @torch.no_grad()
 def function_curves(trained: PiecewiseLinear, initial: PiecewiseLinear) -> dict[str, list[float]]:
-    """Return the values of both functions on an even grid over their domain, for a figure.
+    """Return the values of the trained and the initial function on an even grid over their domain, for a figure.
 
-    The keys are `logit` (the grid), `trained` and `initial`.
+    The keys are `logit` (the GRID points of the grid), `trained` and `initial`. Values are rounded to 4 decimals.
     """
     logit_G = torch.linspace(-trained.bound, trained.bound, GRID, dtype=torch.float64)
     curves = {

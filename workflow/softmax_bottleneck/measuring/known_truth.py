@@ -1,6 +1,6 @@
 """The known true distribution of a synthetic text: its perplexities and ranks, and a model's distance from it.
 
-Suffixes: T positions, N contexts, R columns of the true distribution, V words.
+Suffixes: T positions, N contexts, R columns of the factors of the true logits, V words.
 """
 
 from __future__ import annotations
@@ -49,10 +49,14 @@ class TextLaw:
         """Return metrics of the true distribution, and of a model whose KL(P* || Q) at the predicted words is kl_T.
 
         Returns:
-            A dict with these keys, besides those of `law_metrics`. kl_truth_nats: mean of kl_T. entropy_ppl: lowest
-            perplexity that a model can expect in the contexts of the test text, i.e. the exponential of the mean
-            entropy of P*. excess_ppl: increase of this perplexity by the model's mean KL. entropy_rate_ppl: lowest
-            possible perplexity on an infinite text. rank_truth: rank of log P* over all contexts of the language.
+            The dict of `law_metrics` with these further keys:
+
+            * kl_truth_nats: mean of kl_T.
+            * entropy_ppl: lowest perplexity that a model can expect in the contexts of the test text, i.e. the
+              exponential of the mean entropy of P*.
+            * excess_ppl: increase of entropy_ppl by the model's mean KL.
+            * entropy_rate_ppl: lowest possible perplexity on an infinite text.
+            * rank_truth: rank of log P* over all contexts of the language.
         """
         kl = float(kl_T.mean())
         bound = float(np.exp(self.truth.entropy_C[self.states_T].mean()))
@@ -78,8 +82,9 @@ def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
 def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
     """Return perplexities of the true distribution on train and test, and the ranks of its log-probabilities on test.
 
-    The perplexities are those of the sampled words. As in published perplexities, the sum of losses is divided by the
-    text's length L, although only L - 1 words are predicted. The ranks come from the exact factors of log P*.
+    The perplexities are computed from log P* of the words of the text. As in published perplexities, the sum of losses
+    is divided by the text's length L, although only L - 1 words are predicted. The ranks come from the exact factors of
+    log P*.
 
     Returns:
         A dict with the keys law_train_ppl, law_test_ppl and, with the prefix `law_`, those of `RankReport.metrics`.

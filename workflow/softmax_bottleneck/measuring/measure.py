@@ -31,7 +31,8 @@ class Computed:
     """The results of one of the steps `evaluate`, `spectrum` and `wordsim`.
 
     Attributes:
-        files: {file name: content} of the step's JSON files, not yet written; the file that STEPS names comes last.
+        files: {file name: content} of the step's JSON files, not yet written. The step's result, such as rank.json,
+            comes last (see STEPS).
         arrays: {file name: sha256} of the .npz files that the step has already written.
         message: the outcome in a few words, for the progress line.
     """
@@ -48,8 +49,8 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
         study: the study.
         path: path of the run below the folder of runs.
         say: reports progress.
-        only: name of a step in STEPS, which is repeated even if its files are up to date, while all other steps are
-            skipped; measured.json is then rewritten only if it exists. By default all steps that are out of date run.
+        only: `evaluate`, `spectrum` or `wordsim` to do only this step, even if its files are up to date. In this case
+            measured.json is written only if it exists already. By default all steps that are out of date are done.
 
     Raises:
         DataError: a file that a step reads is missing or damaged.
@@ -68,8 +69,8 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
     """Measure a run in the process that has just trained it, which saves the job `measure` most of its work.
 
     The job `measure` runs later in any case. It computes what is missing and writes measured.json. Therefore a step
-    whose input files do not exist yet is skipped here. A failure or a signal only ends this function, with a message.
-    In a process with a time limit nothing is measured here, because these steps cannot be resumed.
+    whose input files do not exist yet is skipped here. A failure or a signal ends only this function, and `say` reports
+    it. In a process with a time limit nothing is measured here, because these steps cannot be resumed.
     """
     if time_limit(study.max_wall, study.time_margin).seconds is not None:
         return
@@ -90,7 +91,7 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute a step of a run and write its files; the file named in STEPS is written last.
+    """Compute a step of a run and write its JSON files, the step's result (see STEPS) last.
 
     For a diverged run nothing is computed, and the files hold its status and the reason instead of numbers.
     """
@@ -158,9 +159,9 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
 
 
 def contexts_file(study: Study, name: str) -> str | None:
-    """Return the name of the published list of a dataset's contexts whose predicted words are shown, or None.
+    """Return the name of the file in report/published that lists contexts of a dataset, or None if there is none.
 
-    The list is a file in report/published. A dataset cut from another one uses the list of that dataset.
+    The predicted words are shown for the listed contexts. A dataset cut from another one uses the file of that dataset.
     """
     near = study.file.resolve().parent
     dataset = load_dataset(name, near)
@@ -170,7 +171,8 @@ def contexts_file(study: Study, name: str) -> str | None:
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
     """Return {name in the provenance: path} of the files whose hashes decide whether a step's results are up to date.
 
-    Other files that a step reads follow from these: for example, done.json holds the hash of the weights.
+    Other files that a step reads need no check, because one of these files depends on them. For example, done.json
+    holds the hash of the weights.
     """
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}

@@ -3,8 +3,8 @@
 Hidden states are computed once; predictions and ranks then need only the output head. A *stream* is a part of a text
 that is read in order; parallel streams are read side by side, like the rows of a batch.
 
-Suffixes: T tokens in order (or time steps of a segment), N contexts of one chunk, L time steps and B streams of a text
-cut into parallel streams, D context width, V vocabulary.
+Suffixes: T tokens of a text in order (in `body_segments`: time steps of one segment), N contexts of one chunk, L time
+steps and B streams of a text cut into parallel streams, D context width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ def body_segments(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield hidden states [T, B, D] and next tokens [T, B] of a text cut into B = `streams` parallel streams.
 
-    Each pair covers one segment of T time steps. The model is set to evaluation mode. The state of a body that carries
-    one starts at zero and is carried from segment to segment; `bptt` is then ignored. Any other body reads segments of
-    `bptt` time steps independently, as in training.
+    Each pair covers one segment of T time steps. The model is set to evaluation mode. A recurrent body starts with the
+    state zero and carries its state from segment to segment; `bptt` is then ignored. A transformer reads segments of
+    `bptt` time steps independently, as in training. Up to B - 1 tokens at the end of the text are dropped, so that all
+    streams have the same length.
     """
     model.eval()
     segment = SEGMENT if model.body.carries_state else bptt
@@ -91,7 +92,7 @@ def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SP
 
 
 def _rows_at_once(head: Head, chunk_bytes: Mapping[str, int]) -> int:
-    """Return the number of rows of a chunk of log-probabilities: a multiple of ROWS that fits into `chunk_bytes`."""
+    """Return the number of rows of a chunk: the largest multiple of ROWS that fits into `chunk_bytes`, or else ROWS."""
     fitting = chunk_bytes.get(head.decoder.weight.device.type, chunk_bytes["cpu"]) // (4 * head.vocabulary_size)
     return max(ROWS, fitting // ROWS * ROWS)
 
@@ -126,8 +127,8 @@ def predict(
         model: model, which is set to evaluation mode.
         contexts: hidden states and next tokens of the text.
         rows: indices of the contexts whose most probable words are returned; by default none.
-        kl: function that returns KL(P* || Q) [N] in nats from log Q [N, V] at N consecutive contexts and the index of
-            the first of them; None if the true distribution is unknown.
+        kl: function that returns KL(P* || Q) [N] in nats at N consecutive contexts. Its arguments are log Q [N, V] and
+            the index of the first of these contexts. None if the true distribution P* is unknown.
 
     Raises:
         DataError: the probabilities of a context do not sum to one.
@@ -170,7 +171,7 @@ def _top_words(log_p_V: Tensor, true_rank: int) -> TopWords:
 
 
 def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
-    """Raise DataError if the log of the sum of a row's probabilities is `tolerance` or more away from zero, or nan."""
+    """Raise DataError unless the log of the sum of each row's probabilities is closer to zero than `tolerance`."""
     worst = log_p_NV.logsumexp(1).abs().max().item()
     if not worst < tolerance:
         raise DataError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e}); "
@@ -205,8 +206,8 @@ class Perplexities:
 def perplexities(log_p_T: NDArray[np.float64], streams: int = 1) -> Perplexities:
     """Return the perplexity of a text by both definitions of `Perplexities`.
 
-    log_p_T holds the log-probabilities of the predicted tokens, in nats. In each of the `streams` parallel streams of
-    the text, the first token is not predicted.
+    `log_p_T` holds the log-probabilities of the predicted tokens, in nats. `streams` is the number of parallel streams
+    in which the text was read: the first token of each stream is not predicted.
     """
     total_nats = -math.fsum(log_p_T)
     return Perplexities(math.exp(total_nats / (len(log_p_T) + streams)), math.exp(total_nats / len(log_p_T)))
@@ -220,9 +221,9 @@ def perplexity_metrics(
     Args:
         model: the model, which is set to evaluation mode.
         corpus: the texts.
-        log_p_T: log-probabilities of the words of the test text, read as one stream. If the schedule tests in several
-            parallel streams, the test text is read again instead.
-        schedule: settings of the training; train and valid are read in as many streams as it validates in.
+        log_p_T: log-probabilities of the words of the test text, read as one stream. They are ignored if
+            `schedule.test_batch_size` is not 1; the test text is then read again in so many parallel streams.
+        schedule: settings of the training; train and valid are read in `schedule.eval_batch_size` parallel streams.
 
     Returns:
         A dict with the keys test_ppl, test_ppl_sound, valid_ppl, valid_ppl_sound, train_ppl_sound and unigram_ppl.

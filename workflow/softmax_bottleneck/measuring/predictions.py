@@ -65,9 +65,9 @@ def published_places(path: Path) -> tuple[Place, ...]:
 
 
 def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
-    """Return a fixed random sample of positions, for a text whose positions no paper gives.
+    """Return a fixed random sample of SAMPLE_SIZE positions, for a text whose positions no paper gives.
 
-    Positions of `<eos>` and `<unk>` are excluded.
+    The positions are in the order of the text. Those of `<eos>` and `<unk>` are excluded.
     """
     uninformative = [index for index, word in enumerate(corpus.words) if word in (EOS, UNK)]
     index_T = np.arange(1, len(corpus.test))
@@ -120,10 +120,14 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
     """Return what topk.json stores about one position.
 
     Returns:
-        A dict with these keys. group, context, index: `group`, `number` and `index` of the position. text: the context
-        words shown. target: the true word. published_target: the published one, or None. note: a caveat if the
-        vocabulary lacks the published word, else "". top: the most probable words, each {word, log_prob}. rank: rank of
-        the true word. hit: True if the true word is among `top`.
+        A dict with these keys:
+
+        * group, context, index: `group`, `number` and `index` of the position.
+        * text: the context words shown, in one string.
+        * target, published_target: the true word, and the published one (None if none was published).
+        * note: a caveat if the vocabulary lacks the published word, else "".
+        * top: the most probable words, a list of {"word": text, "log_prob": nats}.
+        * rank, hit: rank of the true word from 1, and True if the true word is among `top`.
     """
     target = corpus.words[corpus.test[place.index]]
     cut = bool(place.published_word) and target != place.published_word
