@@ -188,8 +188,8 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
 
     Args:
         axes: the panel.
-        data: the numbers to draw, with the columns `model`, `seed`, `x` and `y`.
-        x, y: the names of the columns to draw.
+        data: the numbers to draw, with the columns `model` and `seed` and those that `x` and `y` name.
+        x, y: names of columns of `data`, such as "epoch" and "rank_press".
         looks: the models and their styles.
         dots: True to draw the seeds as dots.
     """
@@ -280,7 +280,7 @@ def corpus_title(source: Source, dataset: str) -> str:
 def paper_title(source: Source, dataset: str, same: bool) -> str:
     """Return the title of a panel of published numbers, such as `Penn Treebank: published`.
 
-    If `same` is False, this study's runs are smaller than the paper's, and the title ends with `, full size`.
+    `same` is True if this study has the published settings. Otherwise, the title ends with `, full size`.
     """
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 

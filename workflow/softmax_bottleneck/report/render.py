@@ -86,8 +86,9 @@ def page_of(
         judged: the list under `claims` in claims.json: a dict per claim with its verdicts.
 
     Returns:
-        A dict with the variables of report/template.html.j2, such as `chapters`, `gaps` and `run_tables`. `answer` is
-        None for a study of a user's own texts, and `conclusions` is None if no claim was evaluated.
+        A dict with the variables of report/template.html.j2, such as `chapters`, `gaps` and `run_tables`. The value of
+        `answer` (the findings of all studies) is None for a study of a user's own texts. The value of `conclusions`
+        (the table of verdicts) is None if no claim was evaluated.
     """
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     own = finished_study(study, found, judged)
@@ -154,7 +155,7 @@ def gaps(study: Study, found: records.Records) -> list[str]:
 
 # --- runs ----------------------------------------------------------------------------------------------------------
 def with_stages(found: records.Records) -> pd.DataFrame:
-    """Return the states of all training runs (stage "") and of their finetuning and dynamic evaluation."""
+    """Return the rows of `Records.states`, with an empty `stage`, followed by the rows of `Records.stages`."""
     return pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
 
 
@@ -277,7 +278,7 @@ def result_table(study: Study, found: records.Records) -> str:
 
 
 def finished_study(study: Study, found: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:
-    """Return the study as a `FinishedStudy`, the type of archived studies; `judged` has its evaluated claims."""
+    """Return the study as a `FinishedStudy`, the type of archived studies; `judged` is as in `page_of`."""
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
     return archive.FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
 

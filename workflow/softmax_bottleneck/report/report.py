@@ -51,8 +51,9 @@ def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file:
 
     Args:
         table: the table.
-        heads: model -> label of its head. If given, the `n = 3` of a cell links to the report's list of these runs.
-        study_file: path of the study file. The page prints commands that look up a number, and they contain this path.
+        heads: {model: label of its head}. If given, each number unfolds into its definition and links to its runs in
+            the report. None for plain numbers.
+        study_file: path of the study file, for the commands that the page prints to look up a number.
     """
     return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
 
@@ -62,7 +63,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
 
     Args:
         folder: the study's folder, with the rendered tables and figures.
-        reload_s: seconds after which browsers reload the page, which then says that the study is still running. None
+        reload_s: seconds after which browsers reload the page of a study that is still running; the page says so. None
             for a page that is not reloaded.
         out: the folder to write into; by default folder/report.
 

@@ -1,9 +1,9 @@
 """Published numbers, and table cells that show a study's measured numbers next to them.
 
-A cell shows the difference between the measured and the published number only if the run has the published setting.
-This is the setting in config/paper.yaml of the same corpus and model. If no run in a row has this setting, the row of
-published numbers is labelled `paper, full size`. A cell with missing seeds states how many runs exist and why the
-others are missing.
+config/paper.yaml holds the published settings of each corpus and model. A cell shows the difference between the
+measured and the published number only if the run has these settings. If no run in a row has them, the row of published
+numbers is labelled `paper, full size`. A cell with missing seeds states how many runs exist and why the others are
+missing.
 """
 
 import re
@@ -49,7 +49,9 @@ MetricName = Annotated[str, AfterValidator(_known_metric)]  # as an option of a 
 # --- published numbers and settings ---------------------------------------------------------------------------------
 @cache
 def read_published(names: tuple[str, ...]) -> pd.DataFrame:
-    """Return the rows of files in report/published, with every value as text.
+    """Return the rows of all named CSV files in report/published as one frame, with every value as text.
+
+    `names` are file names such as `kanai2018_table1.csv`. Without names, the frame has no rows.
 
     Raises:
         UserError: there is no such file.
@@ -85,9 +87,9 @@ def same_setting(run: Run) -> bool:
 def label(study: Study, model: str) -> str:
     """Return the label of a model in tables and figures.
 
-    The label is the first that exists of: the study's label, the label in QUOTED, the label in config/paper.yaml, the
-    label of a head with the model's name, and the model's name. If an earlier model of the study has the same label,
-    the name is appended: `Softmax (kanai-softmax)`.
+    The label is the first that exists of: the label in the study's YAML, the label in QUOTED (models that nobody here
+    trains), the label in config/paper.yaml, the label of the head with the same name as the model, the model's name. If
+    an earlier model of the study has the same label, the name is appended: `Softmax (kanai-softmax)`.
     """
     heads = {name: head.label for name, head in declarations().items()}
     known = ChainMap(dict(study.labels), QUOTED, dict(paper_study().labels), heads)
@@ -192,15 +194,15 @@ class Source:
 
     # --- runs and their numbers ---
     def runs(self, dataset: str, model: str) -> list[Run]:
-        """Return the runs of a model on a corpus that this experiment needs, in the study's order; empty if none."""
+        """Return this experiment's runs of a model on a corpus, in the study's order; empty if there are none."""
         return self._runs.get((dataset, model), [])
 
     def runs_on(self, dataset: str) -> list[Run]:
-        """Return the runs of all models on a corpus that this experiment needs, in the study's order."""
+        """Return this experiment's runs of all models on a corpus, in the study's order."""
         return [run for run in self.study.runs_of(self.experiment) if run.dataset == dataset]
 
     def planned(self, dataset: str, model: str) -> list[int]:
-        """Return the seeds of the runs of a model on a corpus that this experiment needs."""
+        """Return the seeds of this experiment's runs of a model on a corpus."""
         return [run.seed for run in self.runs(dataset, model)]
 
     def values(
@@ -241,15 +243,16 @@ class Source:
         return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
 
     def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[str, ...]:
-        """Return the reasons why planned seeds are not in `have`, such as `seed 3 diverged` or `seeds 4, 5 missing`.
+        """Return the reasons why planned seeds have no number, such as `seed 3 diverged` or `seeds 4, 5 missing`.
 
-        A model without planned seeds has one reason, such as `not in this study`.
+        The reasons are the states of the runs, one text per state. A model without planned seeds has one reason, such
+        as `not in this study`.
 
         Args:
             dataset: the corpus.
             model: the model.
             have: the seeds that have a number.
-            stage: the stage whose states are given as reasons: empty for training, `finetuned` or `dynamic`.
+            stage: the stage of the number: empty for training, `finetuned` or `dynamic`.
         """
         planned, have = self.planned(dataset, model), set(have)
         if not planned and model in self.study.labels and dataset in self.study.datasets:
@@ -299,7 +302,7 @@ class Source:
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
     def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return a cell that has the published number but no measured number, which the caller adds.
+        """Return a cell with the published number, to which the caller adds a measured number.
 
         Args:
             dataset: the corpus.
@@ -324,7 +327,12 @@ class Source:
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
         """Return a cell that has the published number and the mean of the metric over the finished runs.
 
-        The arguments are those of `blank`. If `condition` is empty, the mean is taken after the stage of the column.
+        Args:
+            dataset: the corpus.
+            model: the model.
+            column: the column, which names the metric and its stage, and filters the published numbers.
+            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. If
+                empty, the stage of the column is the condition.
         """
         blank = self.blank(dataset, model, column, condition)
         values = self.values(dataset, model, column.metric, condition or column.stage)

@@ -46,12 +46,13 @@ def sidecar(path: Path) -> Path:
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     """Let `write` fill a temporary file, rename that file to `path`, and return its sha256.
 
-    After a crash, either the old or the new file is complete. A crash between the renames of the file and of its hash
-    leaves a file without a hash. Readers treat such a file as damaged, and the step that makes it runs again.
+    After a crash, `path` holds the complete old or the complete new content. A crash between the renames of the file
+    and of its hash leaves no hash. Readers then treat the file as damaged, and the step that wrote the
+    file runs again.
 
     Args:
         path: the file; its folder is created if missing.
-        write: function that writes the content to the open binary file that it gets.
+        write: function of one argument, an open binary file, to which it writes the content.
 
     Raises:
         OSError: the disk is full, over quota or failing. A full disk leaves the old file and its hash unchanged.
@@ -83,7 +84,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
 
 
 class _Watched:
-    """A file that keeps its first disk error in `trouble`, because writers in C hide the error behind another one."""
+    """A file that keeps its first disk error in `trouble`, because writers in C replace it by an unrelated error."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -56,7 +56,7 @@ def step_code(step: str, *modules: str) -> str:
 
     Args:
         step: name of the step, a key of STEPS.
-        modules: further modules to cover: those of the head and body that a run selects by name.
+        modules: names of further modules to cover, such as `heads.gss`: those of a run's head and body.
     """
     return fingerprint(*STEPS[step], *modules)
 

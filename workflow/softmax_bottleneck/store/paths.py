@@ -48,5 +48,5 @@ class Store:
         return self.root / "fits" / path
 
     def own_folder(self, name: str) -> Path:
-        """Return the folder with the analysis of a user's own model."""
+        """Return the folder with the analysis of a user's own model; `name` is the stem of the model's file name."""
         return self.root / "own" / name

@@ -22,11 +22,11 @@ class Rates:
         segment_s: seconds of overhead per forward pass over a segment in dynamic evaluation.
         float64: FLOP/s of Gram matrices in float64.
         eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
-        weights: bytes/s at which the network's weights are read from memory. This limits text that is read as one
-            stream, where every token needs all weights.
-        cells: (context, word) pairs per second in the updates of a fit, not counting matrix products, for a head that
-            applies one function to each logit. A mixture with K components is K times slower. An LMS head with K
-            sigmoids is K / 2 times slower.
+        weights: bytes/s at which the network's weights are read from memory. This rate limits the evaluation of one
+            long text at batch size 1, where every token reads all weights.
+        cells: (context, word) pairs per second that an update of a fit handles, apart from matrix products. The rate
+            holds for a head that applies one function to each logit. A mixture with K components has 1 / K of this
+            rate, and an LMS head with K sigmoids has 2 / K of it.
     """
 
     vocabulary: float
@@ -126,7 +126,10 @@ def _rows_of(model: Run | Fit) -> int:
 
 
 def rates_of(kind: str, precision: str) -> Rates:
-    """Return the rates of a `cpu` or `gpu` at a precision, or at fp32 if the device lacks that precision."""
+    """Return the rates of a `cpu` or `gpu` at a precision: `fp32`, `tf32`, `tf32x3` or `bf16`.
+
+    A precision that the device lacks counts as fp32.
+    """
     return RATES.get((kind, precision), RATES[kind, "fp32"])
 
 
@@ -165,7 +168,7 @@ def evaluation_hours(
 def fit_hours(unit: Unit, kind: str) -> float:
     """Return the hours that a unit of fits takes on a `kind` of device, `cpu` (one core) or `gpu`.
 
-    A fit with `equal_to` is counted at the width of that head. The estimate is therefore too high for it.
+    Every fit is counted at `fit.width`. The estimate is too high for a fit with `equal_to`, whose head is narrower.
     """
     rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
     cells = contexts * words
@@ -180,7 +183,12 @@ def fit_hours(unit: Unit, kind: str) -> float:
 def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, kind: str) -> float:
     """Return the hours of all training epochs and of their validation, which always runs in fp32.
 
-    The arguments are those of `estimate`; `kind` is `cpu` (one core) or `gpu`.
+    Args:
+        run: the run with its settings.
+        parameters: number of trainable parameters.
+        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
+        vocabulary_size: number of word types of the corpus.
+        kind: device, `cpu` (one core) or `gpu`.
     """
     schedule, model = run.schedule, _Model.of(run, parameters, vocabulary_size)
     rates, exact = rates_of(kind, schedule.precision), rates_of(kind, "fp32")
@@ -198,7 +206,10 @@ def measuring_hours(
     """Return the hours to measure a trained run: its perplexities and the singular values of its log-probabilities.
 
     Args:
-        run, parameters, tokens, vocabulary_size: see `estimate`.
+        run: the run with its settings.
+        parameters: number of trainable parameters.
+        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
+        vocabulary_size: number of word types of the corpus.
         tracked: True if the run stores its weights at some epochs; the singular values at these epochs count as well.
         kind: device, `cpu` (one core) or `gpu`.
     """

@@ -140,8 +140,12 @@ class Dataset:
     def identity(self) -> str:
         """The hash that identifies the corpus, as 64 hex digits.
 
-        The first of these facts that the dataset has determines the hash: the settings and code of a `language`, the
-        declared `expected.token_sha256`, the `base` with the sizes kept, the hashes of all `files`.
+        The first of these items that the dataset has gives the hash:
+
+        1. `language`: hash of its settings and of the code that makes the language.
+        2. `expected.token_sha256`: this hash itself.
+        3. `base`: hash of the identity of the base corpus and of `cut`.
+        4. `files`: hash of the hashes of all files.
 
         Raises:
             UserError: a local file without a declared hash does not exist.

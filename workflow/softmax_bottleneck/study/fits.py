@@ -25,10 +25,10 @@ class FittedModel:
     """A head to fit.
 
     Attributes:
-        head: name of a head, or a mapping of its name and options.
-        label: name in tables and figures (default: the head's own).
-        equal_to: another model of the plan. The head gets the largest width with which it has no more parameters than
-            that model.
+        head: the head with its options, such as `{"name": "mos", "components": 3}`; in YAML, a name alone is enough.
+        label: name in tables and figures (default: the label that the head's own file declares).
+        equal_to: name of another model of the plan, which limits the number of parameters. The head then gets the
+            largest width with which it has no more parameters than that model.
     """
 
     head: HeadEntry
@@ -52,7 +52,7 @@ class FitPlan:
         sample: mean number of words that are sampled for one update, over all contexts together. With 0, no words are
             sampled, and the loss is computed from the exact distribution.
         widths: widths of context and word vectors (D or d in figures).
-        models: names of the models and their heads.
+        models: {name of a model: its `FittedModel`}.
         bias: true if every word has a bias; the published synthetic study has none (Ganea et al. 2019, eq. 1).
         seeds: seeds of the distributions, the sampled words and the initial values.
         updates: number of steps of Adam, each over all contexts; the step size falls to zero along a cosine.
@@ -100,9 +100,9 @@ class Fit:
     Attributes:
         model: name of the model in the plan.
         head: the head to fit.
-        width: width of the context and word vectors of `equal_to`, or of `head` if `equal_to` is None.
-        equal_to: head that limits the number of parameters: `head` then gets the largest width with which it has no
-            more parameters than `equal_to` has at `width`. None for no limit.
+        width: width of the context and word vectors. If `equal_to` is set, the width of that head.
+        equal_to: head that limits the number of parameters, or None. With a limit, `head` gets the largest width at
+            which it has no more parameters than `equal_to` has at `width`.
     """
 
     model: str
@@ -166,9 +166,9 @@ class Unit:
 
     @cached_property
     def law_id(self) -> str:
-        """The identifier of the known distributions and of the settings that all fits of this unit share.
+        """The first 12 hex digits of a hash of what all fits of this unit share: distributions, seed and settings.
 
-        It is the first 12 hex digits of a hash. Units with the same `law_id` share the files of their fits.
+        Units with the same `law_id` share the files of their fits.
         """
         facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
         return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]

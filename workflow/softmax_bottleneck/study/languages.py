@@ -19,8 +19,8 @@ class LanguageSettings:
 
     Attributes:
         vocabulary_size: number of words, `<eos>` included.
-        rank: number r of columns of the factors of the logits, U [contexts, r] and B [words, r]. The rank of the
-            log-probabilities log P* is r + 2.
+        rank: number r of columns of U [contexts, r] and B [words, r]. The logits are U B^T plus a bias per word, and
+            the log-probabilities log P* have rank r + 2.
         topics: number of topics; a topic lasts until a marker word of another topic is sampled.
         classes: number of word classes; one of them contains only `<eos>`.
         markers_per_topic: number of marker words of a topic; sampling a marker starts its topic.
@@ -33,9 +33,9 @@ class LanguageSettings:
             words to contexts.
         affinity_dimensions: dimension of the space with a point for every word and context; the affinity of a word to a
             context is high if their points are close.
-        affinity_bandwidth: standard deviation of the frequencies of the Fourier features that express affinities. With
-            larger values the affinity falls within a shorter distance, and the singular values of log P* decay more
-            slowly.
+        affinity_bandwidth: standard deviation of the frequencies of random Fourier features. The features approximate a
+            Gaussian kernel of width 1 / affinity_bandwidth, which turns distances into affinities. With larger values,
+            the singular values of log P* decay more slowly.
     """
 
     vocabulary_size: Annotated[Integer, Field(ge=10)]
@@ -67,5 +67,5 @@ class LanguageSettings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Return the settings under the `language` key of a dataset. A wrong key or value raises UserError."""
+        """Return settings from a mapping whose keys are attributes. A wrong key or value raises UserError."""
         return read(cls, values, "language")

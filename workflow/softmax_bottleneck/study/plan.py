@@ -11,16 +11,21 @@ from softmax_bottleneck.study import Dataset, Run, Study
 
 @dataclass(frozen=True)
 class Size:
-    """The number of tokens per split and the number of word types of a corpus."""
+    """The size of a corpus.
+
+    Attributes:
+        tokens: number of tokens per split, under the keys `train`, `valid` and `test`.
+        vocabulary_size: number of word types, `<eos>` included.
+    """
 
     tokens: dict[str, int]
     vocabulary_size: int
 
 
 def declared_size(dataset: Dataset) -> Size | None:
-    """Return the size that a dataset's YAML declares under `expected` or `language`; None if it declares none.
+    """Return the size that a dataset's YAML declares, or None if the YAML declares no complete size.
 
-    For a language, the numbers of tokens are lower bounds.
+    A size under `expected` is exact. The numbers of tokens under `language` are lower bounds.
     """
     tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
     if "vocabulary_size" in dataset.expected and tokens.keys() == {"train", "valid", "test"}:

@@ -49,7 +49,8 @@ class Frames:
 
     Attributes:
         fits: a frame with one line per fit and one column per metric; empty before anything is fitted.
-        truths: a frame with one line per true distribution and one column per known property.
+        truths: a frame with one line per true distribution. Besides the columns of its settings, each metric has a
+            column with the exact value, such as `entropy_nats`.
         names: the labels of the plan's models by name, in the order of the plan.
     """
 
@@ -240,8 +241,8 @@ def fit_curves_figure(
     """Draw a grid of panels with curves of metrics, one curve per model.
 
     `x`, `panels` and `rows` name columns of the data frame of fits (see the module's docstring). If `gap_closed` is
-    among the metrics, the figure leaves out the softmax and all fits with r <= d. A softmax can represent their
-    distributions.
+    among the metrics, the figure leaves out the softmax and all fits with r <= d, because a softmax of width d can
+    represent distributions of such a rank.
 
     Args:
         source: the experiment with its records.

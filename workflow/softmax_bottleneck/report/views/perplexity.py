@@ -80,7 +80,7 @@ def _gain_cell(
     """Return the cell of a gain: the mean of a metric for `models[1]` minus the mean for `models[0]`.
 
     With `in_percent`, the difference is in percent of the mean for `models[1]`. If a model has no finished run, the
-    result is `blank` without a number. Reasons for missing runs are added in any case.
+    cell has no number. The cell always has the reasons for missing runs. Its other contents are those of `blank`.
     """
     samples = [source.values(dataset, model, metric) for model in models]
     both = zip(models, samples, strict=True)
@@ -222,11 +222,11 @@ def _points(source: Source) -> pd.DataFrame:
 
 
 def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
-    """Draw a dashed line at the perplexity of the true distribution; draw nothing if there is none.
+    """Draw a dashed vertical line at the perplexity of the true distribution, if the corpus has one.
 
-    It is the perplexity on the test text, or the expected perplexity if that on the text is not measured. `ppl` has the
-    perplexities in the panel. If all lie far above the line, only the number is written, at the edge of the panel. Far
-    is more than FAR times the range of `ppl`.
+    The perplexity is the one on the test text or, if that is not measured, the expected perplexity exp(entropy).
+    `ppl` has the perplexities in the panel. If they all exceed the bound by more than FAR times their range, the bound
+    is only written as a number at the edge of the panel.
     """
     expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
     bound = expected if exact is None else exact

@@ -43,9 +43,9 @@ def _points(
 ) -> Iterator[dict[str, object]]:
     """Yield the points of a model: one per run, then one of published numbers.
 
-    A point has the keys dataset, model, origin (MEASURED or PUBLISHED), seed (only if measured) and the metrics
-    `names`. A run or published model that lacks one of these metrics has no point. With `learned`, runs that are hardly
-    better than a unigram model (`Records.unlearned`) have none either.
+    A point is a dict with the keys dataset, model, origin (MEASURED or PUBLISHED), seed (only if measured) and the
+    metrics `names`. A run or published model that lacks one of these metrics has no point. With `learned`, a run that
+    is hardly better than a unigram model (`Records.unlearned`) has no point.
     """
     place: dict[str, object] = {"dataset": dataset, "model": model}
     by_metric = {metric: source.values(dataset, model, metric, learned=learned) for metric in names}
@@ -86,9 +86,9 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
 def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Section:
     """Return a section with Pearson's r of test perplexity and Press rank over the grid of c and k of GSS.
 
-    A negative r means that models with a higher rank are better. The rows are the whole grid and a range of test
-    perplexities. The columns are r over this study's runs, r over the published dots, and r as the paper prints it. The
-    first two have a bootstrap interval.
+    A negative r means that models with a higher rank are better. The first row is for the whole grid. The second row
+    is for the points in the range of `windows`. The columns are r over this study's runs, r over the published
+    dots (both with a bootstrap interval), and r as the paper prints it. A cell with too few points says so.
 
     Args:
         source: the experiment with its records.
@@ -131,8 +131,8 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
 def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
     """Draw Press rank against test perplexity for the grid of c and k of GSS, measured and published.
 
-    `windows` maps a published corpus to (low, high), the range of test perplexities that the paper singles out. It is
-    shaded in the published panel.
+    `windows` maps a published corpus to (low, high), the range of test perplexities that the paper singles out. The
+    published panel shades this range.
     """
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = bool((data["origin"] == PUBLISHED).any())
@@ -192,8 +192,9 @@ def sweep_figure(
 ) -> plots.Drawing:
     """Draw measured and published metrics against options of the head, such as the number of components.
 
-    There is a row of panels per corpus and option. Published numbers have a row of their own if the settings differ.
-    A run or a published model is drawn only if it has all metrics of `panels` and `beside`.
+    There is a row of panels per corpus and option. Published numbers have a row of their own if this study's models do
+    not have the published settings. A run or published model is drawn only if it has all metrics of `panels` and
+    `beside`.
 
     Args:
         source: the experiment with its records.
@@ -281,8 +282,9 @@ def spectrum_figure(
     """Draw the singular values of every model, with a row of panels per corpus.
 
     Args:
-        panels: the panels of a row. `first` and `all` show singular values divided by the largest: the leading ones on
-            a linear axis, or all on a log axis. `raw` shows all without the division, on a log axis.
+        panels: the panels of a row, from left to right. `first` has the leading singular values divided by the largest,
+            on a linear axis. `all` has all values, divided likewise, on a log axis. `raw` has all values, undivided,
+            on a log axis.
         first: number of leading singular values in a `first` panel.
         top: upper end of the y axis of a `first` panel.
     """
@@ -386,11 +388,11 @@ MATRICES = {
 
 
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Yield a section per matrix of `MATRICES` with the ranks of untrained layers, as means over samples.
+    """Yield a section for each kind of rank in `MATRICES`: the ranks of output matrices of untrained heads.
 
-    A section has a column per number of mixture components. It has a row per model and reading, where a reading fixes
-    the options that the published description leaves open, such as the activation. The first section also shows the
-    published ranks. The option `synthetic` tells the step `synthetic` what to compute and does not change the table.
+    A cell has the mean rank over random samples. The columns are the numbers of mixture components. There is a row per
+    model and reading. A reading fixes options that the published description leaves open, such as the activation. The
+    first section also shows the published ranks. The option `synthetic` only tells the step `synthetic` what to compute.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
@@ -407,12 +409,12 @@ def _components(condition: str) -> int:
 
 
 def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
-    """Return the section of one matrix, with a row per model and reading and a column per number of components.
+    """Return the section of one kind of rank, with a row per model and reading and a column per number of components.
 
     Args:
         source: the experiment with its records.
-        drawn: the measured ranks of this matrix, with the columns `reading` (as text) and `components`.
-        metric: the matrix, a key of MATRICES.
+        drawn: the measured ranks of this kind, with the columns model, value, `reading` (as text) and `components`.
+        metric: the kind of rank, a key of MATRICES, whose value names the matrix and the tolerance.
     """
     same = metric == RANK
     printed = source.published if same else source.published.iloc[:0]
@@ -476,10 +478,10 @@ def robustness_table(
         missing = next(filter(None, gaps), (needs or "not drawn yet",))
 
     def cell(step: str, metric: str) -> Cell:
-        """Return the cell of a metric in the row `step`, a key of `_by_step`.
+        """Return the cell of a metric in the row `step`, such as `round 3` (`_by_step` lists the rows).
 
-        RANK_PREDICTED_PAPER is computed for the size of the paper's matrix. It is therefore compared with the published
-        Press rank even if the matrix of this study is smaller.
+        The metric RANK_PREDICTED_PAPER is always compared with the published Press rank, even if this study's matrix
+        is smaller. The metric predicts the rank of a matrix of the paper's size.
         """
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
         text = published.get((step, PRESS_RANK if predicts_paper else metric))
@@ -503,11 +505,11 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(step, metric): value as text}; the first value of a pair counts.
+    """Return {(row of the table, metric): value as text} from records; the first record of a pair counts.
 
-    A step is a noise level (`c = 1e-20`), a round of rebuilding (`round 3`) or `all singular values`, the matrix before
-    truncation. In `round 3, diagonal as printed`, only the diagonal matrix of singular values was rebuilt, as in the
-    paper's Algorithm 1.
+    `frame` has the columns condition, metric and value. A row is a noise level (`c = 1e-20`), a round of rebuilding
+    (`round 3`) or `all singular values`, which stands for the matrix before truncation. In `round 3, diagonal as
+    printed`, only the diagonal matrix of singular values was rebuilt, as in the paper's Algorithm 1.
     """
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):

@@ -42,8 +42,8 @@ class Setting:
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
     """Return a section with a row per setting and a column per model: the study's values and the published values.
 
-    A cell shows `none` if the model's head has no such setting. In the row `seed`, it does so if the paper does not
-    print the seed of the model's run.
+    A cell shows `none` if the model's head has no such setting. A cell in the row `seed` shows `none` if the paper does
+    not print the seed of the model's run.
     """
     published_names = {line.setting: line.published for line in settings}
 
@@ -75,9 +75,10 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
     """Yield the sections of a table on hyperparameter searches (grids of settings).
 
-    The first sections, one per corpus, show the searches as columns. A row per setting lists the values that a search
-    tries and the published values. Two more rows have the number of combinations of these values, and how many of them
-    the study trains. The other sections, one per corpus and search, have a row per model that the study trains.
+    The first sections, one per corpus, have a column per search and a row per setting. A cell lists the values that the
+    search tries, next to the published values. The last two rows count the combinations of these values, and those
+    that the study trains. The other sections, one per corpus and search, have a row per trained model and a column per
+    metric.
     """
     published_names = {line.setting: line.published for line in settings}
     counts = {"size": "Combinations", "planned": "of them planned in this study"}

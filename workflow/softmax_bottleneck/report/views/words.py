@@ -71,7 +71,7 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
 
     Args:
         source: the experiment with its records.
-        dataset: the corpus whose vocabulary is meant.
+        dataset: the corpus, whose vocabulary decides which words are unknown.
         condition: the benchmark, such as `benchmark=<name>`.
         metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
     """
@@ -173,8 +173,8 @@ def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
     """Return (predictions, all positions, published positions) for a corpus.
 
-    The predictions are those of each model's first run; models without predictions are left out. `All positions` are
-    the measured ones, followed by the published positions that are not measured.
+    The predictions are {model: {position: prediction}} of each model's first run; models without predictions are left
+    out. `All positions` are the measured ones, followed by the published positions that are not measured.
     """
     measured = {
         model: own
@@ -193,7 +193,7 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
 def published_words(name: str) -> Mapping[tuple[Place, str], str]:
     """Return {(position, model): published words with probabilities, one per line}; an asterisk marks the true word.
 
-    `name` is a file of report/published.
+    `name` is the name of a CSV file in report/published, such as `parthiban2021_sm_table2_top5.csv`.
     """
     lines: dict[tuple[Place, str], list[str]] = {}
     for row in records.read_csv(PUBLISHED / name).to_dict("records"):
@@ -262,8 +262,9 @@ def hits_figure(source: Source) -> plots.Drawing:
 def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
     """Draw a row with a square per position for each model and, at its end, the number of hits.
 
-    A filled square is a hit: the true word is among the five most probable. `side` is the column of `data` to draw,
-    `measured` or `published`. Positions where no model has a value on this side are left out.
+    A filled square is a hit: the true word is among the five most probable. `data` has the columns model, group,
+    context, target, measured and published. `side` is the column to draw, `measured` or `published`: 1 for a hit, 0 for
+    a miss, nan for no prediction. Positions at which every model has nan are left out.
     """
     data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
     shown = set(data.dropna(subset=side)["model"])
