@@ -28,8 +28,8 @@ MEASURED = (
 def verify(study: Study) -> integrity.Verification:
     """Verify all files of a study (runs, corpora, fits, records and report), and return the result; write nothing.
 
-    In the study's own folder, a step must have written either all of its files or none. A missing file of a step that
-    wrote others is a finding.
+    In the study's own folder, a step writes all of its files or none. So a missing file is a problem if another file of
+    the same step exists.
     """
     found = integrity.Verification.from_json(collect.collect(study).verification)
     home, files = study.store.study_folder(study.name), list[Path]()
@@ -74,13 +74,13 @@ def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
 
 
 def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> Iterator[Path]:
-    """Yield the paths below results/ to remove for a file with a finding: the file and everything made from it.
+    """Yield the paths below results/ to remove for a damaged file: the file and everything made from it.
 
     * For a file of a corpus: the folder of the corpus.
     * For a file of a fit or its distribution: the file, and the done.json of each unit of fits that uses it.
     * For a file that `measure` wrote (MEASURED): the file and measured.json.
     * For any other file of a run: the folder of the run, so that the run is trained again.
-    * For a path of `runs`: nothing. The finding says that this run is unfinished, and its training resumes.
+    * For a path of a planned run: nothing. This run is only unfinished, and its training resumes.
 
     Args:
         study: the study, which names its units of fits.

@@ -1,11 +1,11 @@
 """Finished studies: those in results folders, and those archived, without weights, in report/evidence/studies.
 
 An archive holds the measured numbers, the states of the runs, the verdicts, and their provenance. It is small enough
-for the repository, so that a fresh clone can compare studies that take hours. Two kinds of runs have more in it:
+for the repository, so that a fresh clone can compare studies that take hours. For some runs, an archive holds more:
 
 * a run on a published corpus (one of the papers' own, such as Penn Treebank): its settings, singular values and epoch
   log, which the chapter "At the published size" shows;
-* the first run of every model on real text: the words that it predicts at the positions that the papers show.
+* the first run of every model on real text: the words that the model predicts at the positions that the papers show.
 """
 
 import gzip

@@ -35,10 +35,10 @@ def fill(table: Table, study: Study) -> Table:
 
 
 def published_corpus(study: Study, dataset: str) -> str:
-    """Return the published corpus whose numbers a dataset is compared with; without one, return the dataset's own name.
+    """Return the name of the published corpus with which a dataset is compared.
 
-    The dataset is this corpus or a proxy for it (`published_as` or `stands_for`). A dataset that is not in the study is
-    looked up among the bundled datasets.
+    The dataset's setting `published_as` or `stands_for` names this corpus. A dataset with neither is its own published
+    corpus. A dataset that is not in the study is looked up among the bundled datasets.
     """
     if dataset in study.datasets:
         return published_dataset(study.datasets[dataset])

@@ -78,15 +78,16 @@ class Cell:
         stage: the stage after which the number was measured (`finetuned`, `dynamic`); empty for training.
         planned: the number of runs that should be in the mean.
         same: True if the runs have the published setting; only then is a difference computed.
-        reason: why a statistic, such as a p-value, cannot be computed from the finished runs.
-        gaps: why planned runs are missing, such as `seed 3 diverged`.
+        reason: why a statistic, such as a p-value, cannot be computed; empty if it can be.
+        gaps: the reasons why planned runs are missing, such as `seed 3 diverged`.
         note: small print below the number.
         runs: `<dataset>/<model>` of the runs behind the number; empty if the number comes from no run.
         seeds: the values of the single runs behind the mean, by seed.
-        wanted: False if nothing is to be measured for the cell: it is blank, or only quotes a published number.
+        wanted: False for a cell without a measurement of its own: a blank one, or one that only quotes a published
+            number.
         label: text shown instead of a number.
-        archived: the same cell of an archived study, shown if this study has no value.
-        study, hardware: for an archived cell, the study and the machine where the value was measured.
+        archived: the cell of an archived study that is shown because this study has no value; None if there is none.
+        study, hardware: only for such an archived cell: the study and the machine of its value.
     """
 
     measured: MeasuredCell | None = None
@@ -267,7 +268,8 @@ CellOf = Callable[[str, Any], Cell]  # (key of a row, key of a column) -> cell
 def section(dataset: str, title: str, rows: Labels, columns: Labels, cell: CellOf, note: str = "") -> Section:
     """Return a section with a cell for every row and column.
 
-    `rows` and `columns` map keys to labels. `cell` returns the cell from the keys of its row and column.
+    `rows` and `columns` are dicts {key: label}. `cell` is called with the key of a row and the key of a column, and
+    returns the cell. The other arguments are attributes of `Section`.
     """
     lines = (Row(row, label, tuple(cell(row, column) for column in columns)) for row, label in rows.items())
     return Section(dataset, title, tuple(columns.values()), tuple(lines), note)
@@ -302,7 +304,7 @@ class Table:
 
     @property
     def published_cells(self) -> tuple[int, int, int]:
-        """The numbers of published cells measured in this study, only in an archived study, and in no study."""
+        """Three numbers of published cells: measured in this study, only in an archived study, and in no study."""
         cells = [cell for *_, cell in self.every_cell if cell.is_published]
         archived, empty = (sum(map(bool, own)) for own in ([c.archived for c in cells], [c.is_empty for c in cells]))
         return len(cells) - empty, archived, empty - archived

@@ -1,9 +1,9 @@
-"""Finished studies side by side: an overall verdict on every claim, the heads against the softmax, and the means.
+"""Finished studies side by side: an overall verdict on every claim, the heads against the softmax, and tables of means.
 
-`overall` is the rule that combines several verdicts into one. The rule was fixed before it was applied to any study.
+The rule by which `overall` combines the verdicts of several studies was fixed before it was applied to any study.
 
-`find_studies` reads the files that `collect` and `render` wrote to the folders of the studies, or archived studies. The
-folders may be read-only and may come from another machine.
+`find_studies` reads results folders, with the files that the steps `collect` and `render` wrote, or archived studies.
+The folders may be read-only and may come from another machine.
 """
 
 import json
@@ -44,10 +44,11 @@ Tables = Mapping[str, pd.DataFrame]  # title -> table of texts with a column per
 
 
 def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
-    """Return the finished studies that `names` refer to, in this order.
+    """Return the finished studies that `names` refer to, in the order of `names`.
 
-    A name is that of a study, the folder of its results, or a folder that holds such folders. If a name has no results,
-    it refers to the archived studies of that name.
+    Args:
+        names: each is the name of a study, the path of its results folder, or the path of a folder with several results
+            folders. A name without results refers to the archived studies of that name, as `archive.find` finds them.
 
     Raises:
         UserError: a name has no finished study, or fewer than two studies are found in all.
@@ -68,14 +69,15 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 def overall(entries: Sequence[Entry]) -> str:
     """Return the overall verdict on one conclusion from the verdicts of several studies.
 
-    `entries` has one verdict per study and corpus. The rules are:
+    1. Verdicts other than *reproduced*, *not reproduced* and *undecided* are dropped: the test was not valid.
+    2. `most` is the largest number of units of a remaining verdict. Verdicts with less than `most / 2` units are
+       dropped.
+    3. If the rest has both *reproduced* and *not reproduced*, the result is mixed. If it has one of these two, perhaps
+       with *undecided* ones, that verdict is the result. If all are *undecided*, the result is *undecided*.
+    4. If step 1 drops everything, the result is confounded if any verdict is, and otherwise *cannot be tested here*.
 
-    1. Only *reproduced*, *not reproduced* and *undecided* count. With any other verdict, the test itself was not valid.
-    2. Of these, the verdicts decide that have at least half as many units as the one with the most units.
-    3. If all deciding verdicts are undecided, the overall verdict is undecided. Otherwise the undecided ones are left
-       out. If the others agree, their verdict is the overall verdict; if they differ, it is mixed.
-    4. If no verdict counts, the overall verdict is confounded if any verdict is confounded. Otherwise the conclusion
-       cannot be tested.
+    Args:
+        entries: the conclusion's entries of claims.json, one per study and corpus.
     """
     sound = [entry for entry in entries if entry["verdict"] in SOUND]
     most = max(map(units, sound), default=0)
@@ -88,7 +90,7 @@ def overall(entries: Sequence[Entry]) -> str:
 
 
 def units(entry: Entry) -> int:
-    """Return the number of units (runs, models, contexts, ...) in the smallest sample of a verdict, or 0 if none."""
+    """Return the number of units (runs, models, contexts, ...) of an entry's smallest sample; 0 without a sample."""
     return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
 
 
@@ -96,18 +98,21 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
     """Return the table of verdicts: a row per conclusion of the first study, and one or more columns per study.
 
     The first study has a column for each of its corpora. Any other study has a column for each corpus on which it can
-    test one of the conclusions. It has a single column if it only fits known distributions, and none if it can test no
-    conclusion. A conclusion that needs no corpus has one cell per study, which spans the columns of that study.
+    test one of the conclusions. A study that only fits known distributions has one column. A study that can test no
+    conclusion has none. A conclusion that needs no corpus has one cell per study, which spans all columns of the study.
 
     Args:
         studies: the studies; the first one is that of the report.
         titles: the title of each paper, by the key of the paper.
 
     Returns:
-        A dict with three keys. `groups` lists the studies that have columns, each with `name`, `study`, `title`,
-        `hardware` and `places` (the titles of its columns). `parts` lists the papers, each with `title` and `rows`. A
-        row has the texts of a conclusion, its `overall` verdict and its `cells`, as `_cells` yields them. `counts`
-        lists (overall verdict, number of rows).
+        A dict with three keys:
+
+        * `groups`: the studies that have columns, each a dict with the keys `name`, `study`, `title`, `hardware` and
+          `places` (the titles of its columns).
+        * `parts`: the papers, each a dict with `title` and `rows`. A row has the keys `id`, `statement`, `where`,
+          `limits`, `criterion`, `overall` (the overall verdict) and `cells` (a list of what `_cells` yields).
+        * `counts`: a list of pairs (overall verdict, number of rows).
     """
     own = studies[0]
     names = dict.fromkeys(entry["id"] for entry in own.claims)
@@ -148,8 +153,9 @@ def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool)
         is_own: True if the study is that of the report.
 
     Yields:
-        A dict with `study` (study, hardware and corpus as text), `span` (number of columns), `entry` (of claims.json,
-        or None if the conclusion was not evaluated), `number` (the first number as text, or empty) and `is_own`.
+        A dict with these keys: `study` (name, hardware and corpus as one text), `span` (number of columns), `entry`
+        (the entry of claims.json; None if the conclusion was not evaluated), `number` (the first number of the entry
+        with its name, as text; empty if there is none), and `is_own` (as in the arguments).
     """
     entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
     spans = {r.SYNTHETIC: len(places)} if r.SYNTHETIC in entries else dict.fromkeys(places, 1)
@@ -167,25 +173,27 @@ def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool)
 
 # --- "Which head should I use?" --------------------------------------------------------------------------------------
 def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
-    """Return the table of heads relative to the softmax, or None if no study has a softmax and another head.
+    """Return the table of heads relative to the softmax, or None if no study has runs of a softmax and of another head.
 
-    The table has a row per head, with labels from `study`. It has a column of perplexities for each corpus of a study
-    on which a softmax and another head were run. The counts of a row include every corpus of natural text once, or
-    synthetic languages if there is no natural text. Sizes, ranks and times come from the first column, because they
-    depend on the width of the network and on the machine. Memory is that of the head alone, benchmarked at the
-    published size.
+    The table has a row per head, and a column for each corpus of each study that has runs of a softmax and of another
+    head. Each corpus of natural text counts once; synthetic languages count only if there is no natural text.
+
+    Args:
+        studies: the studies whose runs are compared.
+        study: the study from which the labels of the heads are taken.
 
     Returns:
-        A dict with `columns` (study, hardware and corpus of each column) and `rows`. A row has these keys:
+        A dict with `columns` and `rows`. A column has the keys `study`, `hardware` and `corpus`. A row has these keys:
 
         * `label`: the label of the head.
-        * `cells`: a cell per column, as `_against_softmax` returns it.
-        * `compared`: the number of corpora on which the head is compared with the softmax.
-        * `lower`, `higher`: the numbers of these corpora on which its perplexity is significantly lower or higher.
-        * `text`: the words ` on natural text` if these counts leave out synthetic languages, otherwise empty.
-        * `unlearned`: the number of runs that failed to learn.
-        * `first`: the numbers of `_sizes` for the first column, as texts.
-        * `memory`: the memory relative to the softmax, as text.
+        * `cells`: the perplexity cells, one per column, as `_against_softmax` returns them.
+        * `compared`: the number of corpora that count and on which the head is compared with the softmax.
+        * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
+        * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
+        * `unlearned`: the number of runs that failed to learn on corpora that count.
+        * `first`: the numbers of `_sizes` for the first column as {name: text}; other columns differ in width or
+          machine.
+        * `memory`: the peak memory relative to the softmax, of the head alone at the published size, as text.
         * `advice`: the recommendation, a key that the function `advice` returns.
     """
     columns = [(one, data) for one in studies for data in one.views if any(_model(data, models) for models in HEADS)]
@@ -223,13 +231,17 @@ def _model(data: r.CorpusData, models: Sequence[str]) -> str:
 
 
 def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
-    """Return the cell of a model: its change in test perplexity relative to the softmax, or the softmax's own mean.
+    """Return the cell of a model: its change in test perplexity relative to the softmax.
 
     Returns:
-        A dict, empty if `model` is "". `value` and `n` are texts. `sign` is -1 or 1 if the whole interval of the change
-        lies below or above zero, else 0. Except for the softmax, there are also `interval` as text, `size` (parameters
-        relative to the softmax as text, empty for about the same size) and `unlearned`, the number of runs that failed
-        to learn.
+        A dict, empty if `model` is "", with these keys:
+
+        * `value`: the change in percent as text; for the softmax itself, its mean test perplexity.
+        * `n`: the numbers of runs as text.
+        * `sign`: -1 or 1 if the whole interval of the change lies below or above zero, else 0.
+        * `interval`: the interval of the change as text. The softmax has neither this key nor the next two.
+        * `size`: the number of parameters relative to the softmax as text; empty if it is about the same.
+        * `unlearned`: the number of runs that failed to learn.
     """
     if not model:
         return {}
@@ -304,11 +316,11 @@ def memory() -> dict[str, float]:
 
 # --- tables on a terminal ---------------------------------------------------------------------------------------------
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
-    """Return the tables `Conclusions` and `Heads`, each with a column per study and corpus.
+    """Return the tables {"Conclusions": frame, "Heads": frame}, each with a column per study and corpus.
 
-    The first row of both names the hardware. In `Conclusions`, a row is a claim that some study can test, and a cell
-    has the verdict and the first number. In `Heads`, a row is a model, and a cell has the means of HEAD_METRICS and the
-    numbers of finished and planned runs.
+    The first row of both names the hardware. Every other row of `Conclusions` is a claim that some study can test; a
+    cell has the verdict and the first number on which it rests. Every other row of `Heads` is a model; a cell has the
+    means of HEAD_METRICS, and the numbers of finished and planned runs.
     """
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
     hardware, verdicts, heads, tested = {}, {}, {}, set()

@@ -66,12 +66,12 @@ class Row:
 
 @dataclass(frozen=True)
 class DotPlot:
-    """A figure of rows on one axis: changes in percent on a linear axis, or ratios or counts on a log axis.
+    """A figure of rows on one axis.
 
     Attributes:
         rows: the rows.
         axis: the label of the axis.
-        is_log: True for a log axis.
+        is_log: True for ratios or counts on a log axis, False for changes in percent on a linear axis.
         reference: the value at which a dashed line is drawn.
     """
 
@@ -81,7 +81,10 @@ class DotPlot:
     reference: float = 0.0
 
     def text(self, row: Row) -> str:
-        """Return value and interval as text: `−7.8 % (−11.7 to −3.8)`, or `18 (17 to 18)` on a log axis."""
+        """Return the value of a row with its interval as text.
+
+        The text is `−7.8 % (−11.7 to −3.8)` on a linear axis and `18 (17 to 18)` on a log axis.
+        """
 
         def printed(value: float) -> str:
             digits = 1 if not self.is_log else numbers.decimals(value, 0) if value < 10 else 0
@@ -123,16 +126,18 @@ class DotPlot:
 # --- evidence --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Finding:
-    """A finding: whether it holds, with the evidence.
+    """A finding with its evidence.
+
+    The state of the finding is `holds` if `holds` is true, else `open` if `is_open` is true, and else `fails`.
 
     Attributes:
-        holds: True if the finding holds.
+        holds: True if the evidence supports the finding.
         number: the main number with its interval, as text.
         figure: the figure.
-        studies: the names of the studies that the finding rests on.
-        facts: the numbers to insert into the sentence of the finding in report/findings.yaml.
-        details: further numbers, as text.
-        is_open: True if the interval does not decide whether the finding holds.
+        studies: the names of the studies that provide the evidence; they may repeat.
+        facts: {placeholder: value} for the sentences of the finding in report/findings.yaml.
+        details: further numbers, one text each.
+        is_open: True if the interval is too wide for a decision.
     """
 
     holds: bool
@@ -146,14 +151,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The comparison of two models on one corpus of a study, over seeds.
+    """The comparison of a model with a baseline on one corpus of a study; every seed of a model is one data point.
 
     Attributes:
         study: the name of the study.
         place: the title of the corpus.
         data: the records of the corpus.
-        models: the model and its baseline.
-        number: the compared quantity with its interval.
+        models: (name of the model, name of the baseline).
+        number: the compared quantity with its interval, such as the change in test perplexity in percent.
     """
 
     study: str
@@ -163,7 +168,7 @@ class Comparison:
     number: r.Number
 
     def width(self) -> float:
-        """Return the width of the confidence interval; infinite if there is no interval."""
+        """Return the width of the confidence interval in the unit of `number`; infinite if there is no interval."""
         low, high = self.number.low, self.number.high
         return math.inf if low is None or high is None else high - low
 
@@ -179,13 +184,13 @@ class Comparison:
         return self.number.high is not None and self.number.high < bound
 
     def row(self, label: str, is_second: bool = False) -> Row:
-        """Return the comparison as a row of a figure; without an interval both ends are the value."""
+        """Return the comparison as a row of a figure, labelled `label`; without an interval both ends are the value."""
         value = self.number.value or 0.0
         low, high = (value if end is None else end for end in (self.number.low, self.number.high))
         return Row(label, value, low, high, is_second)
 
     def text(self) -> str:
-        """Return the number, the compared models and the corpus as text."""
+        """Return the number, the labels of both models, the corpus and the study as text."""
         return f"{self.number.text} ({self.number.what.partition(', ')[2]}; {self.place}; study {self.study})"
 
 
@@ -193,17 +198,17 @@ class Comparison:
 def comparisons(
     studies: Sequence[FinishedStudy], models: str, baseline: str, rule: r.Rule, most: float = r.SAME_SIZE
 ) -> list[Comparison]:
-    """Return the comparison of a model with a baseline for each corpus on which both have runs.
+    """Return one comparison of a model with a baseline for each corpus on which both have runs.
 
-    If several studies have a corpus, the comparison with the narrowest interval counts.
+    If several studies have runs on a corpus, the comparison with the narrowest interval is returned.
 
     Args:
         studies: the studies.
-        models: alternative names of the model, separated by `|`. The first one counts that has runs, none of which
-            failed to learn, and that has about the baseline's size.
+        models: names of the model in order of preference, separated by `|`, such as `mos-equal|mos`. On each corpus,
+            the first name that `_are_alike` finds comparable with the baseline is used.
         baseline: the name of the baseline.
-        rule: the rule whose quantity is compared; its verdict is not used.
-        most: the largest allowed relative difference in the number of parameters.
+        rule: a rule on two models. Only the number that the rule computes is used, not the verdict.
+        most: the largest allowed relative difference between the numbers of parameters of model and baseline.
     """
     best: dict[str, Comparison] = {}
     for study, place, data in _places(studies):
@@ -217,8 +222,8 @@ def comparisons(
 def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
     """Yield (study name, corpus title without a leading "The", records) for each corpus of each study.
 
-    If a study was run on several machines, only its first occurrence in `studies` counts. Choosing the repetition with
-    the narrowest interval would bias the result.
+    `studies` may have the results of one study from several machines. Only the first of these results are used: a
+    choice by the narrowest interval would bias the result.
     """
     first = {study.study: study for study in reversed(studies)}
     for study in (one for one in studies if first[one.study] is one):
@@ -268,15 +273,16 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding that fixed pointwise heads, which have higher ranks than the softmax, do not fit better.
+    """Return the finding that SigSoftmax and GSS, which have higher ranks than the softmax, do not fit better.
 
     The finding fails in two cases:
 
-    * the interval of a head's change in test perplexity lies below -LITTLE percent;
-    * in fits to known distributions, the interval of the share of the softmax's KL that a head removes lies above
-      LITTLE percent.
+    * On some corpus, one of the two heads lowers the test perplexity by more than LITTLE percent. The whole interval of
+      the change lies below -LITTLE percent.
+    * In fits to known distributions, one of the two heads closes more than LITTLE percent of the gap between the
+      softmax's KL and zero. The whole interval lies above LITTLE percent.
 
-    Return None if no study compares ranks.
+    Return None if no study compares the rank of one of the two heads with that of the softmax.
     """
     found = [(label, one) for model, label in FIXED.items() for one in comparisons(studies, model, "softmax", BETTER)]
     ratios = [one.number.value for model in FIXED for one in comparisons(studies, model, "softmax", RANK_RATIO)]
@@ -339,19 +345,19 @@ class Mixtures:
 
 
 def _share(moc: float, mos: float) -> float:
-    """Return MoC's gain as a share of MoS's, or 0 if MoS gains nothing.
-
-    It is 0 instead of nan, because `min` and `max` can pass over a nan.
-    """
+    """Return MoC's gain as a share of MoS's, or 0 if MoS gains nothing: nan would disturb `min` and `max` of shares."""
     return moc / mos if mos > 0 else 0.0
 
 
 def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures]], dict[str, float]]:
-    """Return the comparisons of MoC and MoS with the softmax by corpus, and MoC's share of the gain by corpus.
+    """Return the comparisons of MoC and MoS with the softmax, and the share of MoS's gain that MoC has.
 
-    The first dict has the comparisons at every learning rate. The second has the gain of MoC as a share of the gain of
-    MoS, each head at the learning rate at which its mean test perplexity is lowest. Heads that differ in size from the
-    softmax and heads with runs that failed to learn are left out.
+    Models that differ in size from the softmax and models with runs that failed to learn are left out.
+
+    Returns:
+        Two dicts with the title of a corpus as the key. The first has one `Mixtures` per learning rate. The second has
+        the gain of MoC as a share of the gain of MoS, where each of the three heads has the learning rate at which its
+        own mean test perplexity is lowest.
     """
     found: dict[str, list[Mixtures]] = {}
     lowest: dict[tuple[str, str], float] = {}  # mean test perplexity by corpus and head
@@ -370,15 +376,19 @@ def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures
 
 
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
-    """Return the finding that much of the gain of MoS over the softmax remains with MoC, which has a low rank.
+    """Return the finding that MoC, which has a low rank, has much of the gain of MoS over the softmax.
 
-    All three heads have the same size. On each corpus they are compared twice: all heads at the best learning rate of
-    MoC, and each head at its own best learning rate. Only natural text is shown, if there is any. A shown corpus counts
-    if the interval of MoC against the softmax excludes 0.
+    MoC, MoS and the softmax have the same size. The gain is the decrease of log test perplexity. On each corpus, the
+    share of MoS's gain that MoC has is computed twice: with all heads at the best learning rate of MoC, and with each
+    head at its own best learning rate.
 
-    The finding holds if two conditions are met on every corpus that counts. MoC must have a lower perplexity than the
-    softmax. In both comparisons, its gain must be at least the share HALF of the gain of MoS. Return None if no corpus
-    counts.
+    Only corpora on which the interval of MoC against the softmax excludes 0 count. Synthetic languages are used only if
+    there is no natural text. The finding holds if two conditions are met on every corpus that counts:
+
+    * MoC has a lower perplexity than the softmax.
+    * Both shares are at least HALF.
+
+    Return None if no corpus counts.
     """
     found, own_shares = _mixtures(studies)
     best = [min(own, key=lambda one: one.moc.data.mean(one.moc.models[0], TEST_PPL)) for own in found.values()]
@@ -417,10 +427,16 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
 
-    The comparison with the narrowest interval decides. The finding holds if the interval of the ratio of ranks lies
-    within SAME_RANK. It is open if the interval only overlaps SAME_RANK. Comparisons in which a rank is close to its
-    largest possible value are left out; return None if none is left. If a study varies the number of pieces of the
-    function, the figure shows effective ranks for each number of pieces.
+    LMS-PLIF applies a piecewise linear function to the logits. Each comparison has an interval of the ratio of ranks,
+    frozen over learned slopes. The narrowest interval decides:
+
+    * inside SAME_RANK: the finding holds;
+    * partly inside SAME_RANK: the finding is open;
+    * outside SAME_RANK: the finding fails.
+
+    Comparisons in which a rank is close to the size of the matrix are left out; return None if none remains. The figure
+    shows the ratios. If a study varies the number of linear pieces, the figure shows effective ranks for each number of
+    pieces instead.
     """
     every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]

@@ -80,5 +80,8 @@ def seeds(numbers: Sequence[int]) -> str:
 
 
 def label(text: str) -> str:
-    """Return a text as one line without angle brackets: Snakemake's report writes labels unescaped into a script."""
+    """Return a text as one line, with `<` and `>` replaced by `‹` and `›`.
+
+    Snakemake's report writes labels unescaped into a script, which a `</script>` would end.
+    """
     return " ".join(text.split()).translate(ANGLES)

@@ -44,7 +44,8 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
     """Return records with one number per row as a table with one row per fit or true distribution.
 
     The columns are model, seed, every metric, and every key of a condition such as `alpha=0.1;M=100;N=1000;d=5`. The
-    columns `head` and `equal` (TEXTS) hold texts, all others numbers. A condition without `equal` gets an empty text.
+    columns `head` and `equal` hold texts, all others numbers. `equal` is an empty text where a condition has no such
+    key.
     """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
@@ -76,13 +77,13 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     A fit without a softmax fit of the same r, d and seed has no row. Without any fits the table has columns but no
     rows. The columns are:
 
-    * model, seed, r, d, and the metrics of the fit. `d` is the planned width. `width` is the width of the fitted head,
-      which differs from `d` if it was chosen to match the number of parameters of another head.
-    * the same names ending in `_truth` or `_softmax`: metrics of the true distribution, and of the softmax with the
-      same r, d and seed.
+    * model, seed, r, d, and the metrics of the fit. `d` is the planned width, `width` the width of the fitted head. The
+      two differ if the head was made wider or narrower to have as many parameters as another head.
+    * `<metric>_truth`, the same metric of the true distribution.
+    * `<metric>_softmax`, the same metric of the softmax fit with the same r, d and seed.
     * `lost`: the KL as a share of the unigram model's KL.
     * `gap_closed`: the fraction of the softmax's KL that the head closes; negative if the head is worse.
-    * `extra`: the relative excess of the head's parameters over the softmax's.
+    * `extra`: the relative excess of the head's parameters over the softmax's; 0.1 is 10 % more.
     """
     frame = _fits_of(data, "r")
     if not {"d", LOSS} <= set(frame):
@@ -173,13 +174,13 @@ def _predicts(first: str, second: str, names: str) -> r.Rule:
 
 
 def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
-    """Return the rule that a given rule holds for at least one qualifying head other than the softmax.
+    """Return the rule that holds if `rule` holds for at least one qualifying head other than the softmax.
 
     Args:
         rule: the rule for one head.
         condition: a pandas query on `fits`. A head qualifies if all its fits with r > d match it.
-        converged: if true, the head's fits with d >= r must also have recovered the true distribution: `lost` is less
-            than CLOSED in all of them.
+        converged: if true, a head qualifies only if its fits with d >= r recovered the true distribution: `lost` is
+            less than CLOSED in all of them.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
@@ -205,8 +206,10 @@ def _converged(
 ) -> verdict.Premise | None:
     """Return the premise that the fits of `heads` recover every true distribution that the heads can represent.
 
-    A fit recovers the true distribution if `lost` is less than CLOSED. `spoils` are the verdicts that are overridden if
-    the premise is broken. Return None if there are no such fits.
+    A head of width d can represent distributions of rank r <= d. A fit recovers such a distribution if `lost` is less
+    than CLOSED. Return None if no fit of `heads` has r <= d.
+
+    `spoils` are the verdicts that a broken premise replaces. `heads` are names of heads.
     """
     lost = _largest_losses(data).reindex(list(heads)).dropna()
     if lost.empty:
@@ -228,10 +231,10 @@ def theorem_gaps(data: r.CorpusData) -> list[float]:
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
 def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
-    """Return a table of a metric of the fits to Dirichlet samples, averaged over seeds.
+    """Return a metric of the fits to Dirichlet samples, averaged over seeds, as a table with one row per (alpha, M, d).
 
-    It has a row per alpha, M and d, with these three columns and one column per head: softmax, mos and lms. Rows in
-    which a head has no value are left out.
+    The columns are softmax, mos and lms, with the metric of each head, and alpha, M and d. Rows in which a head has no
+    value are left out.
     """
     frame = _fits_of(data, "alpha")
     columns = ["softmax", "mos", "lms"]

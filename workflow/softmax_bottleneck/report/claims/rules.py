@@ -126,9 +126,10 @@ class CorpusData:
         return [model for model in models if matches(model, patterns)]
 
     def learned(self, patterns: str) -> list[str]:
-        """Return the matching models whose finished runs are all better than a unigram model.
+        """Return the planned models that match the patterns, without TRUTH and without models that failed to learn.
 
-        A model without finished runs is included. TRUTH is not.
+        A model failed to learn if the perplexity of one of its runs is hardly better than that of a unigram model. A
+        model without finished runs is returned, too.
         """
         unlearned = {model for dataset, model, _ in self.records.unlearned if dataset == self.dataset}
         return [model for model in self.matching(patterns) if model not in {TRUTH, *unlearned}]
@@ -139,10 +140,10 @@ class CorpusData:
         TRUTH has no seeds. Its value is returned for the seeds 1, 2 and 3, because an interval needs MIN_RUNS values.
 
         Args:
-            model: the model, or TRUTH.
-            metric: the metric.
-            stage: the condition of the numbers in the records: empty for those after training, `finetuned` or `dynamic`
-                for a later stage, or a condition such as `benchmark=WS-353`. TRUTH ignores it.
+            model: the name of the model, or TRUTH.
+            metric: the name of the metric.
+            stage: the stage after which the metric was measured: empty for training, `finetuned` or `dynamic`. A
+                condition such as `benchmark=WS-353` is possible, too. TRUTH ignores this argument.
         """
         if model == TRUTH:
             return dict.fromkeys((1, 2, 3), self.truth[metric]) if metric in self.truth else {}
@@ -186,7 +187,8 @@ class Interval:
         value: the estimate.
         low, high: the ends of the interval.
         n: the number of units on each side.
-        spread: the standard error of the value for one unit per side; with k units it is this number over sqrt(k).
+        spread: the standard error that the value would have with one unit per side. With k units per side, the standard
+            error is spread / sqrt(k).
         min_units: the number of units that an interval requires; with fewer units the interval is infinite.
     """
 
@@ -198,11 +200,14 @@ class Interval:
     min_units: int
 
     def needed(self, distance: float) -> int:
-        """Return how many units (such as seeds) each compared side needs for a decision.
+        """Return how many units (such as seeds) each side needs before the interval can exclude a bound of a rule.
 
-        With so many units, the interval excludes a bound at `distance` from the true value with probability POWER. The
-        result is larger than the present number of units, or MOST_NEEDED if no smaller number is enough. If a side has
-        one unit or the value is not finite, the spread is unknown, and the result is `min_units`.
+        With so many units, the interval excludes the bound with probability POWER. The result is larger than the
+        present number of units. If no number below MOST_NEEDED is enough, the result is MOST_NEEDED. If a side has one
+        unit or the value is not finite, the spread is unknown, and the result is `min_units`.
+
+        Args:
+            distance: the distance between the true value and the bound, in the unit of `value`.
         """
         if min(self.n) <= 1 or not math.isfinite(self.value):
             return self.min_units
@@ -282,8 +287,8 @@ class Quantity:
     """A quantity: a statistic of some models, with a confidence interval.
 
     Attributes:
-        collect: called as `collect(data, *patterns)` with a `CorpusData` and patterns of models. It yields a number, or
-            a pair of numbers for a correlation, for each unit of one side.
+        collect: called as `collect(data, *patterns)` with a `CorpusData` and shell patterns of models. It yields one
+            number per unit, or a pair of numbers if the quantity is a correlation.
         estimate: called as `estimate(sides, tail)` with one array [N, K] per side, and the probability outside each end
             of the interval. It returns the interval.
         what: the printed name of the quantity.
@@ -292,9 +297,9 @@ class Quantity:
         units: the printed plural of its units, such as `seeds`.
         names: a template for the names of the models, such as `{0} against {1}`.
         stage: the stage after which metrics are read: empty for training, `finetuned` or `dynamic`.
-        is_comparison: True if each model is a side of its own, so that `collect` is called once per model. Otherwise
-            all models form one side, and `collect` is called once with all of them.
-        models: called as `models(data, *patterns)`, like `collect`. It returns the models that the quantity reads.
+        is_comparison: True if each model is a side of its own: `collect` is then called once per model, with one name.
+            Otherwise all models form one side, and `collect` is called once with all patterns.
+        models: called as `models(data, *patterns)`. It returns the names of the models that the quantity reads.
     """
 
     collect: Callable[..., Iterable[float | tuple[float, ...]]]
@@ -357,15 +362,15 @@ def _ratios(data: CorpusData, model: str, first: str, second: str) -> dict[int, 
 
 
 def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
-    """Return the quantity that is Spearman's correlation of a metric with a numeric setting, over runs of many models.
+    """Return the quantity that is Spearman's correlation between a metric and a number in the name of the models.
 
-    The models match a pattern such as `mos-nt-components*`. The setting is the number in place of the `*`; models with
-    another ending and models with a run that failed to learn are left out.
+    The pattern of the claim ends in `*`, such as `mos-nt-components*`. For the model `mos-nt-components15`, the number
+    is 15. Each run is one point. Models whose ending is not a number and models that failed to learn are left out.
 
     Args:
-        metric: the metric.
-        below: a metric of the same run by which `metric` is divided; empty for no division.
-        within: the smallest and largest setting; models with other settings are left out.
+        metric: the name of the metric.
+        below: the name of a second metric: `metric` is divided by it, within each run. Empty for no division.
+        within: the smallest and largest number; models with other numbers are left out.
     """
 
     def settings(data: CorpusData, pattern: str) -> dict[str, float]:
@@ -389,14 +394,14 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 def correlation(what: str, window: float = INF) -> Quantity:
     """Return the quantity that is Pearson's correlation of test perplexity and Press rank; each model is one point.
 
-    A model counts if none of its runs failed to learn, and if it has the planned epochs and about the size (within
-    SAME_SIZE) of the reference. The reference is the model that the first pattern names, or else the first matching
-    model. The pattern TRUTH adds the true distribution as a point.
+    The claim's first pattern names a reference model; if it is a wildcard, the first matching model is the reference. A
+    model counts if it has as many planned epochs as the reference, and about the same size (within SAME_SIZE). Models
+    that failed to learn do not count. If TRUTH is one of the claim's patterns, the true distribution is one more point.
 
     Args:
         what: the printed name of the quantity.
-        window: the largest distance, in nats, of a model's log perplexity from the median. Models beyond it are left
-            out. By default all count.
+        window: the largest distance, in nats, of a model's log perplexity from the median of the models. Models beyond
+            this distance are left out. By default all count.
     """
 
     def points(data: CorpusData, *patterns: str) -> list[str]:
@@ -481,12 +486,13 @@ class Rule:
         quantities: the quantities that the rule reads.
         judge: called as `judge(data, *models, tests=1)`, returns the decision. `tests` is the number of rules that
             share the error probability ALPHA (Bonferroni).
-        favours: the outcome that a larger first model makes more likely. +1 is *reproduced*, as for "MoS is better than
-            Softmax"; -1 is *not reproduced*, as for "SS does not gain on Softmax". 0 allows models of different size.
+        favours: the verdict that a first model with more parameters makes likelier. +1 is *reproduced*, as for "MoS is
+            better than Softmax"; -1 is *not reproduced*, as for "SS does not gain on Softmax". With 0, the models may
+            differ in size.
         control: (position, verdicts), or None for no control. The control evaluates the rule again, with TRUTH in place
             of the model at `position` (from 0): position 0 turns (lms-plif, softmax) into (TRUTH, softmax). A position
-            after the last model appends TRUTH. The control is passed if this evaluation gives one of `verdicts`. Empty
-            `verdicts` require the verdict on the claim. A corpus without a known true distribution has no control.
+            after the last model appends TRUTH. The control is passed if this evaluation gives one of `verdicts`, or, if
+            `verdicts` is empty, the same verdict as for the claim itself. It is skipped if TRUTH is not known.
         hidden_by_ceiling: True if the claim expects high or rising ranks. A small matrix can make the measured ranks
             too low for such a claim, but never too high.
     """
@@ -506,9 +512,9 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
     Args:
         quantity: the quantity.
-        holds: the first region, between these two bounds: an interval inside it reproduces the claim.
-        fails: the bounds outside which the second region lies: an interval that is wholly below the first bound, or
-            wholly above the second, does not reproduce the claim. The default is the bounds of `holds`.
+        holds: (low, high). The claim is *reproduced* if the whole interval lies between these bounds.
+        fails: (low, high). The claim is *not reproduced* if the whole interval lies below `low`, or wholly above
+            `high`, and not in the first region. By default the same bounds as `holds`.
         text: the rule in English; empty for a generated text.
     """
     fails = fails or holds
@@ -556,7 +562,7 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 def every(*parts: Rule) -> Rule:
     """Return the rule that holds if all given rules hold for the same models.
 
-    Its `favours` is the first one of the given rules that is not 0. It has no control.
+    Its `favours` is the first nonzero `favours` of the given rules. The new rule has no control.
     """
     return Rule(
         "; and ".join(part.text for part in parts),
@@ -570,13 +576,14 @@ def every(*parts: Rule) -> Rule:
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
     """Return the rule that holds if `part` holds for every head (`all_=True`) or for at least one (`all_=False`).
 
-    `part` is evaluated with each model that matches the claim's first pattern as its first model. If one head suffices,
-    the error probability ALPHA is divided by the number of heads (Bonferroni).
+    The heads are the models that match the claim's first pattern. For each of them, `part` is evaluated with the head
+    as the first model, and the claim's other patterns after it. If one head suffices, the error probability ALPHA is
+    divided by the number of heads (Bonferroni).
 
     Args:
         part: the rule for one head.
         all_: True if `part` must hold for every head.
-        chosen: returns the models from the data of a corpus, instead of those that match the pattern.
+        chosen: called with the records of a corpus; returns the names of the heads, instead of those that match.
     """
     first = part.quantities[0]
 
@@ -593,11 +600,12 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
 
 
 def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
-    """Return the joint decision of several rules, of which all must hold (`all_`), or at least one.
+    """Return the joint decision of several rules: all must hold (`all_=True`), or one is enough (`all_=False`).
 
-    If all must hold, the verdict is *reproduced* if all rules are reproduced, and *not reproduced* if any rule is not
-    reproduced. If one suffices, it is *reproduced* if any rule is, and *not reproduced* if every rule is not. Otherwise
-    it is *undecided*. If a rule cannot be evaluated, its decision is returned instead.
+    * All must hold: *reproduced* if every rule is, *not reproduced* if some rule is *not reproduced*, else *undecided*.
+    * One is enough: *reproduced* if some rule is, *not reproduced* if every rule is *not reproduced*, else *undecided*.
+
+    If a rule cannot be evaluated, the decision of this rule is returned.
     """
     if lacking := next((decision for decision in decisions if decision.missing), None):
         return lacking
@@ -613,10 +621,12 @@ def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
 
 # --- rules that several claims use ----------------------------------------------------------------------------------
 def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | None, stage: str = "") -> Rule:
-    """Return the rule on the log test perplexity of the first model minus that of the second, in nats.
+    """Return the rule on the log test perplexity of the first model minus that of the second model, in nats.
 
-    `stage` is the stage after which perplexity is measured: empty for training, `finetuned` or `dynamic`. The other
-    arguments are those of `interval_rule` and `Rule`.
+    Args:
+        holds, fails: the bounds, as in `interval_rule`.
+        favours, control: the attributes of the rule, as in `Rule`.
+        stage: the stage after which perplexity is measured: empty for training, `finetuned` or `dynamic`.
     """
     rule = interval_rule(against(TEST_PPL, stage=stage), holds, fails)
     return replace(rule, favours=favours, control=control)

@@ -1,6 +1,5 @@
 """Claims on trained language models: the list CLAIMS, by paper, with the quantities and premises that it uses.
 
-A condition names one of several measurements of a run: the word-similarity benchmark, or the context of a prediction.
 The Press rank is the number of singular values of the log-probability matrix above the threshold of Press et al. 2007.
 """
 
@@ -35,10 +34,10 @@ def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
 
 
 def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise | None:
-    """Return the premise that seeds cause less than half of the variance of test perplexity between models.
+    """Return the premise that test perplexities differ more between models than between the seeds of one model.
 
-    The variance over the seeds of the model `gss` must be less than half of the variance of the models' means. The
-    models are those that match the patterns and did not fail to learn. Return None for fewer than two seeds or models.
+    The variance over the seeds of the model `gss` must be less than half of the variance of the means of all models.
+    These models match the patterns and did not fail to learn. Return None for fewer than two seeds or models.
     """
     seeds = list(data.values("gss", TEST_PPL).values())
     means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]
@@ -81,7 +80,11 @@ def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
 @partial(r.Quantity, estimate=r.student, what="mean distance of log rank from its mean", unit="×",
          metrics=(PRESS_RANK,), units="models")  # fmt: skip
 def spread(data: r.CorpusData, pattern: str) -> list[float]:
-    """Return |log rank - mean log rank| of each matching model, or an empty list for fewer than MIN_POINTS models."""
+    """Return how far the log rank of each model lies from the mean over all models, as absolute differences.
+
+    The rank of a model is the mean Press rank of its runs. The models match the pattern and did not fail to learn. The
+    list is empty for fewer than MIN_POINTS models.
+    """
     logs = [math.log(data.mean(model, PRESS_RANK)) for model in data.learned(pattern) if data.values(model, PRESS_RANK)]
     return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= r.MIN_POINTS else []
 
@@ -89,10 +92,13 @@ def spread(data: r.CorpusData, pattern: str) -> list[float]:
 @partial(r.Quantity, estimate=r.student, what="test perplexity of NT against ET, mean over heads", unit="%",
          metrics=(TEST_PPL,), units="heads")  # fmt: skip
 def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
-    """Yield, for each head, the log perplexity with NT minus the log perplexity with ET, in nats, averaged over seeds.
+    """Yield, for each head, the difference of log test perplexity between NT and ET, in nats, averaged over seeds.
 
-    Training switches to averaged SGD at a fixed epoch (ET), or when progress stops (NT, models ending in `-nt`). Heads
-    without runs of both kinds are left out.
+    NT and ET are two ways to train with averaged SGD: NT starts to average when progress stops, ET at a fixed epoch. A
+    positive number means that ET is better. Heads without runs of both are left out.
+
+    `heads` are shell patterns of the ET models, separated by `|`. The NT model of `mos` is `mos-nt`, so the second
+    argument, the patterns of the NT models, is not used.
     """
     for head in data.matching(heads):
         et, nt = data.values(head, TEST_PPL), data.values(f"{head}-nt", TEST_PPL)
@@ -113,10 +119,12 @@ def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
 @partial(r.Quantity, estimate=r.wilson, what="share of a high-rank head’s hits that a low-rank head has too",
          unit="share", metrics=(TEST_PPL,), units="contexts")  # fmt: skip
 def hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
-    """Yield 1 or 0 for each context in which some high-rank model is right: 1 if some low-rank model is right, too.
+    """Yield 1 or 0 for each context in which a high-rank model is right: 1 if a low-rank model is right, too.
 
-    A model is right if the true word is among the five most probable words in at least half of the model's runs. `low`
-    and `high` are the patterns of the models.
+    A model is right in a context if at least half of its runs have the true word among the five most probable words.
+
+    `low` and `high` are shell patterns of the low-rank and of the high-rank models, separated by `|`. One right model
+    is enough for each of them.
     """
     for condition in sorted(data.records.conditions(TOP5_HIT, data.dataset)):
         right = [any(data.mean(model, TOP5_HIT, condition) >= 0.5 for model in data.matching(p)) for p in (low, high)]

@@ -1,7 +1,7 @@
-"""The verdict on a claim: the decision of its rule, and its premises.
+"""The verdict on a claim: the verdict of its rule, unless a broken premise overrides it.
 
 A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
-every verdict, unless the premise names the verdicts that it could have caused. Two examples:
+only verdicts that it could have caused. These are all verdicts, unless the premise names some. Two examples:
 
 * The compared models differ in size. A win of the larger model is overridden, but a win of the smaller model counts.
 * A rank is close to the largest rank that the matrix can have. This limit can hide that ranks grow, but cannot make
@@ -73,14 +73,15 @@ class Reason:
 
 @dataclass(frozen=True)
 class Premise(Reason):
-    """A condition for the validity of a verdict, with the values on which it was checked.
+    """A condition for the validity of a verdict, together with the result of checking it.
 
-    A broken premise replaces the rule's verdict and is the reason for the new one. Therefore a premise is a `Reason`. A
-    premise that holds changes nothing; its text is printed among the claim's details.
+    A broken premise replaces the rule's verdict, and is itself the reason for the new one. A premise that holds changes
+    nothing; its text is printed among the claim's details.
 
     Attributes:
+        code, facts: the text, as in `Reason`.
         holds: True if the condition is met.
-        spoils: the verdicts that the premise, if broken, overrides, because it could have caused them; by default all.
+        spoils: the verdicts that are replaced if the premise is broken; by default all.
         becomes: the verdict that replaces them.
     """
 
@@ -98,13 +99,14 @@ class Claim:
         id: a permanent name.
         statement: the conclusion in our words.
         rule: the rule that decides it.
-        models: shell patterns of the models on which the rule is evaluated; `|` separates alternatives.
-        where: the section, table or figure of the paper.
-        limits: a statement of the limits of the evidence.
-        corpora: patterns of the corpora that the claim is about; a leading `!` means all corpora but these. SYNTHETIC
-            marks a claim that needs no corpus.
-        premises: functions that return further premises from (data, models), besides those that follow from the rule;
-            they return None if the premise does not apply.
+        models: one shell pattern per model of the rule, in the order of the rule, such as ("ss|gss", "softmax"); `|`
+            separates alternatives.
+        where: the section, table or figure of the paper that states the conclusion.
+        limits: what the evidence does not show, as text.
+        corpora: patterns of the corpora that the claim is about, separated by `|`; a leading `!` means all corpora but
+            these. SYNTHETIC marks a claim that needs no corpus.
+        premises: functions that are called with (data, models) and return a `Premise`, or None if it does not apply.
+            They are checked in addition to the premises that every rule brings.
     """
 
     source: str
@@ -124,7 +126,7 @@ class Claim:
 
 
 def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
-    """Return the claim `name`; its source, statement and limits come from report/claims.yaml.
+    """Return the claim `name`; its source, section, statement and limits come from report/claims.yaml.
 
     Args:
         name: the id of the claim.
@@ -174,10 +176,10 @@ class Entry:
 
 # --- judging --------------------------------------------------------------------------------------------------------
 def judge(data: r.CorpusData, claim: Claim) -> Entry:
-    """Return the entry with the verdict on a claim from the runs on one corpus.
+    """Return the entry of a claim on one corpus, with the verdict from the runs on this corpus.
 
-    The verdict is CANNOT if a model is not planned, or has no run or no value. Otherwise it is the verdict of the rule,
-    unless a broken premise overrides it.
+    The verdict is CANNOT if a pattern of the claim matches no planned model, if no matching model has a measured value,
+    or if the rule cannot be evaluated. Otherwise it is the verdict of the rule, unless a broken premise replaces it.
     """
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
@@ -208,9 +210,11 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
 
 # --- premises -------------------------------------------------------------------------------------------------------
 def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
-    """Yield the premises of a claim: those of its rule, those in `Claim.premises`, the models' sizes, and the control.
+    """Yield the premises of a claim, both those that hold and those that are broken.
 
-    `verdict` is the verdict of the rule. The control evaluates the rule on the true distribution, if this is known.
+    They come in this order: the premises of the rule, those of `Claim.premises`, the premise on the sizes of the
+    models, and the control. The control evaluates the rule on the true distribution, if this is known. `verdict` is the
+    verdict of the rule on the claim's own models.
     """
     rule = claim.rule
     if claim.corpora != r.SYNTHETIC:
@@ -268,7 +272,7 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     """Return the premise that no Press rank exceeds the share CEILING of the largest possible rank.
 
     A matrix of N contexts and V words has at most rank min(N, V). If the rule is `hidden_by_ceiling`, a broken premise
-    does not override *reproduced*.
+    leaves the verdict *reproduced* as it is.
     """
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
@@ -282,12 +286,12 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
-    """Return the premise that the first and the last model of a claim have about the same size (within SAME_SIZE).
+    """Return the premise that the models of a claim have about the same size, or that their size does not matter.
 
-    If they do not, a second pair of models, of equal size, is judged. The premise then holds if the verdict on this
-    pair is the same. It is broken if the verdict differs, or if there is no such pair. The second pair is the claim's
-    models with `<first>-equal` as the first model, or else a pair of EQUAL_PAIRS. A broken premise overrides only a win
-    of the larger model.
+    Sizes are compared between the first and the last model. If they differ by more than SAME_SIZE, the rule is
+    evaluated on a second pair of models of equal size. This pair has `<first>-equal` in place of the first model, or
+    else is the one that EQUAL_PAIRS names. The premise holds if the rule gives the same verdict on both pairs.
+    Otherwise, or without a second pair, the premise is broken, and overrides only a win of the larger model.
 
     Args:
         data: the records of the corpus.
