@@ -392,7 +392,7 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
 
     A cell has the mean rank over random samples. The columns are the numbers of mixture components. There is a row per
     model and reading. A reading fixes options that the published description leaves open, such as the activation. The
-    first section also shows the published ranks. The option `synthetic` only tells the step `synthetic` what to compute.
+    first section also shows the published ranks. The option `synthetic` only controls the step `synthetic`.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
