@@ -98,7 +98,7 @@ def _line_printer(log: Path | None) -> Say:
 def _study(args: argparse.Namespace) -> Study:
     """Return the study that `--study` names; without `--study`, the result of `study_from_environment`.
 
-    The pairs of `--set` and the time limits of the command line replace keys of the study's file.
+    The pairs of `--set`, and the values of `--max-wall` and `--time-margin`, replace keys of the study's file.
 
     Raises:
         UserError: the study's file is missing or invalid, or a word after `--set` is not a valid KEY=VALUE.

@@ -117,8 +117,9 @@ class AWDLSTM(Body):
     def _weights(self, layer: nn.Module, generator: torch.Generator | None) -> list[Tensor]:
         """Return a layer's weights in the order of LSTM_WEIGHTS; in train mode, DropConnect masks the recurrent ones.
 
-        The raw weight is multiplied by the mask, and autograd passes the gradient on to the raw weight. The published
-        code stores the masked weight as an attribute of the layer, which newer versions of PyTorch ignore.
+        The result contains the trained parameter times the mask, so that autograd passes the gradient on to the
+        parameter. The published code instead sets the masked weight as an attribute of the layer. Newer versions of
+        PyTorch ignore this attribute.
         """
         weights: list[Tensor] = [layer.get_parameter(name) for name in LSTM_WEIGHTS]
         if self.training and self.dropout_weight:
@@ -146,10 +147,10 @@ def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tenso
 def _with_more_units(
     hidden: tuple[Tensor, Tensor], weights: list[Tensor], extra: int
 ) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
-    """Return the states and weights of an LSTM layer with `extra` units added, which fill its rows for the GPU kernel.
+    """Return the pair (hidden state, cell state) and the weights of an LSTM layer with `extra` units added.
 
-    All weights of an added unit are zero. Its gates are then 1/2 and its candidate is 0, so that its state and output
-    stay exactly zero.
+    The number of units then is a multiple of ALIGNED_UNITS, as the GPU kernel needs. The states and weights of an added
+    unit are zero. Its gates are therefore 1/2 and its candidate is 0, so that its state and output stay exactly zero.
     """
     h_1BH, c_1BH = (functional.pad(state, (0, extra)) for state in hidden)
     per_gate = [weight.unflatten(0, (4, -1)) for weight in weights]

@@ -53,7 +53,10 @@ class Body(nn.Module):
     """Whether a chunk sees what was read before it; where not, the length of chunks is part of the result."""
 
     def initial_state(self, batch_size: int) -> State:
-        """Return the state before the first token of `batch_size` sequences."""
+        """Return the state before the first token of `batch_size` sequences, or () for a body without state.
+
+        For an LSTM: a pair (hidden state, cell state) per layer, each [1, B, units] with B = `batch_size`.
+        """
         raise NotImplementedError
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:

@@ -45,9 +45,11 @@ class Member:
 
     @classmethod
     def of(cls, name: str, entry: Mapping[str, Any]) -> Member:
-        """Return the member for the file `name`, from the value of `name` under `files` in a dataset's YAML.
+        """Return the member that a dataset's YAML declares.
 
-        The keys of `entry` that count are `member`, the path in the archive, and `member_bytes`, the optional limit.
+        Args:
+            name: name of the file to write, a key of `files` in the YAML.
+            entry: value of this key. `member` is the path in the archive; `member_bytes`, if given, is the limit.
         """
         return cls(str(PurePosixPath(entry["member"])), name, entry.get("member_bytes", MAX_MEMBER_BYTES))
 
@@ -116,15 +118,15 @@ def damage_refused(fault: str, advice: str) -> Iterator[None]:
 
 
 def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: Sequence[Member]) -> dict[str, str]:
-    """Check an archive and its requested members; return the names under which the archive stores its plain files.
+    """Check an archive and its requested members; return the names of the archive's plain files.
 
     Args:
         archive: path of the archive, for error messages.
-        entries: name, whether it is a plain file, and size in bytes of every member of the archive, in order.
+        entries: a triple for every member of the archive: (name, True for a plain file, size in bytes).
         members: the requested members.
 
     Returns:
-        {path: name in the archive}, where the path is the name without redundant parts (`./a//b` becomes `a/b`).
+        {path: name in the archive}. The path is the name without redundant parts (`./a//b` becomes `a/b`).
 
     Raises:
         DataError: under the conditions of `extract`; `entries` is read no further than the first violation.

@@ -28,7 +28,10 @@ VOCABULARY_FILE = "vocabulary.json"
 class Corpus:
     """The token ids of the three splits over one dictionary.
 
-    `words[id]` is the word of an id. In the token streams, `<eos>` ends every line.
+    Attributes:
+        name: name of the corpus.
+        words: the dictionary; `words[id]` is the word of an id.
+        train, valid, test: token ids [T] of each split; `<eos>` ends every line.
     """
 
     name: str
@@ -76,7 +79,7 @@ def counts(corpus: Corpus) -> dict[str, Any]:
 def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
     """Compare a corpus with its declared counts and hash.
 
-    `expected` has keys of `counts`; only the keys that it has are checked.
+    `expected` has some or all of the keys that `counts` returns; a missing key is not checked.
 
     Raises:
         DataError: a value differs.
@@ -157,7 +160,9 @@ def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
 
 # --- artefacts ------------------------------------------------------------------------------------------------------
 def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None, tokens_id: str = "") -> None:
-    """Write {train,valid,test}.npy and vocabulary.json (name, words, `tokens_id`, `counts` and provenance).
+    """Write the token ids to {train,valid,test}.npy and the dictionary to vocabulary.json.
+
+    The keys of vocabulary.json are `name`, `words`, `tokens_id`, those that `counts` returns, and `provenance`.
 
     Args:
         corpus: the corpus.

@@ -153,9 +153,9 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
 
 
 def _is_right(target: Path, file: Source) -> bool:
-    """Return True if `target` exists and has the declared hash or, if none is declared, that of the local original.
+    """Return True if `target` exists and has the declared hash; if none is declared, the hash of `file.path` counts.
 
-    If `target` is right but has no .sha256 file, because a user put `target` there, the .sha256 file is written.
+    A right `target` that a user put there has no .sha256 file; this file is then written.
     """
     if not target.is_file():
         return False

@@ -61,9 +61,9 @@ class KnownDistributions:
 
     @property
     def blocks(self) -> list[Floats]:
-        """The rows of P* in arrays of at most BLOCK contexts.
+        """The rows of P*, split into arrays of at most BLOCK contexts.
 
-        A sum in float64 converts one array after the other, and never needs a float64 copy of all of P*.
+        Code that needs float64 converts one array at a time, which avoids a float64 copy of all of P*.
         """
         return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
 

@@ -14,10 +14,10 @@ similarities.
 Each of the r columns of U and B belongs to one of three blocks:
     topic      a topic favours the words of its theme, more after some words than after others;
     grammar    words belong to classes, and the class of the previous word favours some classes;
-    affinity   a word is likelier the closer its point in a low-dimensional space is to the point that the previous word
-               and the topic refer to. Random Fourier features (Rahimi and Recht 2007) express this function of few
-               dimensions by many linear ones.
-Small independent noise on every column makes the rank exact.
+    affinity   every word has a point in a low-dimensional space, and so has every context. A word is likelier, the
+               closer its point is to the context's point. Random Fourier features (Rahimi and Recht 2007) approximate
+               this function of the distance by a scalar product of many columns.
+Small independent noise on the columns makes them linearly independent, so that the rank is exactly r + 2.
 
 Shapes: C contexts (topic-major: context = topic * V + previous word), V words, R = r columns, T topics, N positions.
 """
@@ -99,9 +99,10 @@ class Language:
 
     @cached_property
     def singular_values(self) -> Floats:
-        """The singular values of log P* over the reachable contexts, descending, without those that must be zero.
+        """The r + 2 nonzero singular values of log P* over the reachable contexts, in descending order.
 
-        There are r + 2 of them, computed from the triangular factors of [U | 1 | -log Z] and [B | zipf | 1].
+        They are the singular values of the small matrix L M^T. Here L and M are the triangular factors of the QR
+        decompositions of [U | 1 | -log Z] and [B | zipf | 1].
         """
         left_CR, right_VR = self._factors()
         core: Floats = np.linalg.qr(left_CR)[1] @ np.linalg.qr(right_VR)[1].T
@@ -145,9 +146,10 @@ class Language:
         raise UserError("language: the topics hardly ever change; raise markers_per_topic or lower topic_strength")
 
     def _next_contexts(self, joint_TV: Floats) -> Floats:
-        """Return the probabilities [T, V] of (new topic, new word) from those of (old topic, new word).
+        """Return the probabilities [T, V] of the contexts after one more word.
 
-        The topic changes if the new word is a marker of another topic.
+        `joint_TV` has the probability that the topic is t before this word and that the word is v. If v is a marker,
+        its probability moves to the topic that v sets.
         """
         markers = np.flatnonzero(self.sets_topic_V >= 0)
         after_TV = joint_TV.copy()
@@ -328,10 +330,10 @@ def _markers(settings: LanguageSettings) -> Ints:
 
 
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
-    """Return the columns of the factors U [T, V, T] and B [V, T] that model topics, one column per topic.
+    """Return the block `topic` of the factors U (topic, previous word, column) and B (word, column).
 
-    Each topic has a theme, a set of words that includes the topic's markers. These words are likelier while the topic
-    lasts.
+    The shapes are [T, V, T] and [V, T], with one column per topic. Each topic has a theme, a set of words that includes
+    the topic's markers. These words are likelier while the topic lasts.
     """
     rng = generator(settings.seed, "topics")
     size, topics = settings.vocabulary_size, settings.topics
@@ -344,10 +346,10 @@ def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats
 
 
 def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return the columns of the factors U [1, V, K] and B [V, K] that model grammar, for K classes of words.
+    """Return the block `grammar` of the factors U (topic, previous word, column) and B (word, column).
 
-    The class of the previous word makes the words of some classes likelier, in the same way in every topic. `<eos>` is
-    a class of its own.
+    The shapes are [1, V, K] and [V, K] for K classes of words; all topics share the one row of U's first axis. The
+    class of the previous word makes the words of some classes likelier. `<eos>` is a class of its own.
     """
     rng = generator(settings.seed, "grammar")
     size, classes = settings.vocabulary_size, settings.classes
@@ -360,10 +362,11 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 
 
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return the columns of the factors U [T, V, Q] and B [V, Q] that model affinities, for Q random Fourier features.
+    """Return the block `affinity` of the factors U (topic, previous word, column) and B (word, column).
 
-    These columns make a word likelier the closer its point is to the point that the previous word and the topic refer
-    to. The features approximate a Gaussian kernel of this distance, of width 1 / affinity_bandwidth.
+    The shapes are [T, V, Q] and [V, Q] for Q random Fourier features. A word is likelier, the closer its point is to
+    the point of the context. The features approximate a Gaussian kernel of this distance, of width
+    1 / affinity_bandwidth.
     """
     rng = generator(settings.seed, "affinity")
     size, topics, dimensions = settings.vocabulary_size, settings.topics, settings.affinity_dimensions
@@ -386,8 +389,8 @@ class Truth:
 
     Attributes:
         language: the language.
-        states: split -> index of the context in which each of its tokens was sampled. A model that reads the split
-            predicts all tokens but the first, token 0.
+        states: one array per split, such as `states["test"]`. Entry i is the index of the context in which token i of
+            the split was sampled. A model that reads the split predicts all tokens but token 0.
         entropy_nats: entropy rate of the language, in nats per word.
         entropy_C: entropy of the next word in each context, in nats.
     """

@@ -17,8 +17,8 @@ def size_of(store: Store, dataset: Dataset) -> Size:
 
     1. The counts of the step `tokenise`.
     2. The size declared in the dataset's YAML, unless the texts are local.
-    3. The size of the base corpus, for a dataset cut from another one.
-    4. The local texts, which are then counted and compared with the declared counts.
+    3. For a dataset cut from a base corpus: the size of the base corpus, reduced to the cut.
+    4. The words of the local texts, which are counted here and compared with the declared counts.
 
     Raises:
         UserError: the size is not declared and cannot be counted yet, or a cut is larger than its base corpus.
@@ -44,12 +44,12 @@ def size_of(store: Store, dataset: Dataset) -> Size:
 
 
 def _words_of(dataset: Dataset, name: str) -> list[str]:
-    """Return the words of a text that the dataset's YAML names by `path`.
+    """Return the words of a local text of a dataset; `name` is train.txt, valid.txt or test.txt.
 
-    If the text is a member of an archive, it is read there, and nothing is unpacked.
+    If the text is a member of an archive, its words are read without unpacking the archive.
 
     Raises:
-        UserError: the YAML gives no `path` for this file.
+        UserError: the dataset's YAML gives no `path` for this text.
         DataError: under the conditions of `read_split`, or of `archives.extract` for a member of an archive.
     """
     where = dataset.folder / f"{dataset.name}.yaml"

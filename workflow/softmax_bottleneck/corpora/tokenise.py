@@ -176,15 +176,21 @@ def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
 
 
 def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str = "") -> Corpus:
-    """Return a smaller corpus: the most frequent words of train, `<unk>` for all others, and the first tokens of train.
+    """Return a corpus with a smaller dictionary and a shorter train split; valid and test keep their length.
 
-    Frequencies are those of the whole train split, so that the dictionary does not change with `train_tokens`; a few of
-    the kept words may then be missing from the shortened train. `<eos>` and `<unk>` are always kept and count
-    in `vocabulary_size`. Ties go to the word that appears first. Ids are assigned anew, by first appearance in the
-    whole train split. Valid and test keep their length.
+    The most frequent words are kept, and all others become `<unk>`. Frequencies are counted in the whole train split,
+    so that the dictionary does not depend on `train_tokens`. The shortened train may lack a few of the kept words.
+    Among equally frequent words, the one that appears first is kept. Ids are assigned anew, by first appearance in the
+    whole train split.
+
+    Args:
+        whole: the corpus to reduce.
+        vocabulary_size: number of words to keep, `<eos>` and `<unk>` included.
+        train_tokens: number of tokens to keep at the start of train.
+        name: name of the new corpus (default: that of `whole`).
 
     Raises:
-        DataError: the corpus has fewer tokens or words than requested.
+        DataError: `whole` has fewer tokens or words than requested, or fewer than 2 tokens or 3 words are requested.
     """
     for key, value, least, most in (
         ("train_tokens", train_tokens, 2, len(whole.train)),

@@ -1,7 +1,8 @@
 """The command `new-study`, which writes a corpus and a small study file from a folder of plain texts.
 
-Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. A text
-that contains `<unk>` already keeps its lines and words. If there is such a text, rare words are kept in all texts.
+Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. But a
+text that contains `<unk>` counts as prepared: its lines and words stay as they are. If any text is prepared, rare words
+are kept in all texts.
 Files train.txt, valid.txt and test.txt, or wiki.train.txt and so on, are the splits. Without these files, the last two
 tenths of every file become the validation and test sets.
 """
@@ -90,7 +91,9 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 # --- texts ----------------------------------------------------------------------------------------------------------
 def _splits(folder: Path) -> dict[str, Lines]:
-    """Return the lines of words of the splits train, valid and test, with rare words replaced by `<unk>`.
+    """Return the lines of train, valid and test, each a list of words.
+
+    Rare words become `<unk>`, unless a text contains `<unk>` already.
 
     Raises:
         UserError: there is no text, too little text, an incomplete set of splits, or a file that is not UTF-8.
@@ -140,10 +143,10 @@ def _text(path: Path) -> str:
 
 
 def _lines(text: str) -> Lines:
-    """Return the words of each paragraph, or of each line if no empty lines separate paragraphs.
+    """Return a list of words for each paragraph, or for each line of a text without empty lines.
 
-    Words are lower-cased and separated from punctuation. In a text that contains `<unk>` already, every line is split
-    only at white space.
+    Words are lower-cased and separated from punctuation. A text that contains `<unk>` is treated differently: each line
+    is one list, split at white space only.
     """
     text = "\n".join(text.splitlines())
     if UNK in text:

@@ -65,7 +65,10 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the plan: name, description, number of runs or jobs, number done, and GPU and CPU hours left."""
+    """Return a row of the plan as text: name, description, number of items, number done, GPU and CPU hours left.
+
+    `work` has (is done, GPU hours, CPU hours) of each item; an item is a run or a job.
+    """
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)

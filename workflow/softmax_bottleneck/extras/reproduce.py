@@ -345,7 +345,7 @@ def _snakemake(
 
 
 def _to_group(group: int, number: int) -> bool:
-    """Send a signal to a process group (0: send none); return True if the group still has a process."""
+    """Send signal `number` (0: no signal) to a process group; return True if the group still has a process."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):  # the latter on macOS if all have ended

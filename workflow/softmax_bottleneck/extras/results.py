@@ -56,12 +56,15 @@ def _records(study: Study) -> records.Records:
 
 
 def write_partial(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the interim report of an unfinished study; `--reload` makes the browser reload it."""
+    """Write the interim report of an unfinished study; with `--reload N`, a browser reloads the report every N s."""
     say(f"wrote {reproduce.write_interim_report(study, options.reload)}")
 
 
 def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print the verdict on every claim of the papers, from the archived studies that are named or else from `study`."""
+    """Print the verdict on every claim of the papers; with `--explain`, also premises and intervals.
+
+    If `options.archived` lists names of archived studies, their verdicts are printed instead of those of `study`.
+    """
     entries = [entry for name in options.archived for found in archive.find(name) for entry in found.claims]
     if not options.archived:
         entries = [entry.to_json() for entry in claims.ledger(_records(study), claims.of_study(study), study)]
@@ -77,12 +80,15 @@ def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) 
 
 
 def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print the number `<corpus>/<model>/<metric>` of the report with its definition, seeds, files and hashes."""
+    """Print the number `options.number` (`<corpus>/<model>/<metric>`) with its definition, seeds, files and hashes."""
     print("\n".join(render.lookup(study, _records(study), options.number)))
 
 
 def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
-    """Print finished studies side by side; with `--out`, also write compare.csv."""
+    """Print two or more finished studies side by side; with `--out`, also write compare.csv to this folder.
+
+    Each entry of `options.studies` is the name of a study or archive, or a results folder.
+    """
     tables = compare.side_by_side(compare.find_studies(options.studies))
     print(compare.text(tables))
     if options.out:
@@ -94,7 +100,7 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
     """Print all results of a study that are missing, damaged or outdated, and all archives that cannot be read.
 
     Raises:
-        IncompleteError: there is such a result or archive, or a planned run diverged or failed.
+        IncompleteError: a problem was printed, or a planned run diverged or failed.
     """
     found = verify.verify(study)
     found = replace(found, findings=(*found.findings, *archive.findings()))

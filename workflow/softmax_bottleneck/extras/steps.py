@@ -11,10 +11,10 @@ from softmax_bottleneck.study import Study, plan
 
 
 def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Call the function of a step, such as `fit` in training/fit.py, for the subject that the options name.
+    """Call the function of the step `options.step`, such as `fit` in training/fit.py.
 
-    The subject is a run, a dataset, or a unit: the job with all fits to the distributions of one seed. With the option
-    `--measure`, a run is measured afterwards.
+    The function works on the run, dataset or unit (of fits) that `--run`, `--dataset` or `--unit` names. The step
+    `synthetic` has none of these options. With `--measure`, the run is then measured.
 
     Raises:
         DivergedResultError: the run diverged, and `--diverged-ok` is not given.
@@ -30,10 +30,11 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
 
 
 def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Train the run that `--run` names; if `--run` names a training job, train all runs of the job in parallel.
+    """Train the run that `--run` names, or all runs of the training job that `--run` names.
 
-    Each run of a job has its own process. If the study trains several seeds per job, a last file marks the job as
-    finished; the file holds the hash of each run's done.json.
+    A job trains several seeds of a model in parallel, one process per run. Its name (`study.plan.jobs`) is for example
+    `ptb/mos/1+2-<hash>` for the seeds 1 and 2. If the study's `replicas_per_job` is above 1, jobs/<job>.json is written
+    at the end. This file marks the job as finished and holds the hash of each run's done.json.
     """
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
@@ -50,5 +51,8 @@ def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
 
 def measure(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Take all measurements of a run, or repeat the measuring step that `options.step` names."""
+    """Take those measurements of a run that are missing or out of date.
+
+    If `options.step` is `evaluate`, `spectrum` or `wordsim`, do only this step, even if its results are up to date.
+    """
     measuring.measure(study, options.run, say, only="" if options.step == "measure" else options.step)

@@ -107,7 +107,7 @@ def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
 
 
 def _class(name: str) -> Any:
-    """Return the subclass of Head or Pointwise that the file of a head defines."""
+    """Return the class that the file of the head ``name`` defines, a subclass of Head or of Pointwise."""
     from softmax_bottleneck.heads.base import Head
     from softmax_bottleneck.heads.pointwise import Pointwise
 

@@ -59,9 +59,9 @@ class Head(nn.Module):
         self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the sum of all losses, in nats; every head overrides this method.
+        """Return -ln P(target) of each token [N], and the sum, in nats; every head overrides this method.
 
-        The arguments are those of ``nll``.
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` samples the head's own dropout.
         """
         raise NotImplementedError
 
@@ -115,7 +115,8 @@ class PointwiseHead(Head):
     """The head log_softmax(g(W h + b)) of a pointwise function g (Ganea 2019, eq. 12).
 
     Args:
-        pointwise: function that returns g; it is called after the decoder has been initialised.
+        pointwise: function without arguments that creates g. The constructor calls this function after it has
+            initialised the decoder, so that random numbers are drawn in a fixed order.
         vocabulary_size: V.
         context_size: D, which must equal E.
         embedding_size: E.
@@ -137,12 +138,12 @@ class PointwiseHead(Head):
         self.pointwise = pointwise()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the sum of all losses, in nats; ``generator`` is unused (no dropout)."""
+        """Return -ln P(target) of each token [N], and the sum, in nats; ``generator`` is unused (no dropout)."""
         h_ND, weight_VD, bias_V = self._rows(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_ND, weight_VD, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats; ``generator`` is unused."""
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` is unused (no dropout)."""
         scores_NV: Tensor = self.pointwise(self.decoder(self._rows(h)))
         return scores_NV.log_softmax(1)
 

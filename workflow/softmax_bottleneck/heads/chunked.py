@@ -49,7 +49,7 @@ class ChunkedHead(Head):
         raise NotImplementedError
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the sum of all losses, in nats; ``generator`` is unused (no dropout)."""
+        """Return -ln P(target) of each token [N], and the sum, in nats; ``generator`` is unused (no dropout)."""
         target_N1 = target.reshape(-1, 1)
         rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
         chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)
@@ -59,11 +59,11 @@ class ChunkedHead(Head):
         return RowNLL(nll_N, nll_N.sum())
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats; ``generator`` is unused."""
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` is unused (no dropout)."""
         return self.chunk_log_probs(*self.of_tokens(self._rows(h)))
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Raise UserError if these heads do not support the precision; there are no backends to choose from.
+        """Check that the head supports ``precision``; nothing is selected, because chunked heads have one backend.
 
         ``num_tokens`` is unused.
 

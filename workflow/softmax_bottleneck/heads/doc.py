@@ -80,7 +80,7 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode.
 
-        The components that read the last layer come first, then those that read the layer below.
+        The components that read the last layer come first, although ``h`` begins with the state of the layer below.
         """
         lower, upper = (h[..., : self.lower_size], h[..., self.lower_size :]) if self.lower_size else (h, h)
         latent = torch.tanh(torch.cat([self.latent(upper), self.lower_latent(lower)], -1))

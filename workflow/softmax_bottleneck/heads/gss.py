@@ -30,7 +30,12 @@ LINEAR_ABOVE = 40.0
 
 
 class GeneralisedSigSoftmax(Pointwise):
-    """The pointwise function g of GSS; the module's docstring has its equation."""
+    """The pointwise function g of GSS (equation in the module's docstring), which has no trained parameters.
+
+    Args:
+        c: logit around which the slope changes from k to 1.
+        k: slope far below c.
+    """
 
     arrays = 3
 
@@ -45,14 +50,14 @@ class GeneralisedSigSoftmax(Pointwise):
         return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new object for one pass of the fused loss; a formula, not autograd, gives the derivative of g.
+        """Return a new ``_Sweep``, which computes one pass of the fused loss over all chunks of logits.
 
         ``with_gradients`` is True if the pass computes gradients besides the losses.
         """
         return _Sweep(self.c, self.k, with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the name and the constants (c, k) of g for the GPU kernels of ``triton_rows.py``."""
+        """Return the description of g for the GPU kernels of ``triton_rows.py``; the constants are (c, k)."""
         return RowFunction("gss", (self.c, self.k))
 
 

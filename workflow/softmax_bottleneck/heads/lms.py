@@ -29,7 +29,12 @@ OPTIONS = {
 
 
 class MonotonicNetwork(Pointwise):
-    """The pointwise function g of LMS, a sum of K = ``units`` sigmoids with 3 K + 1 parameters in all."""
+    """The pointwise function g of LMS (equation in the module's docstring), with 3 K + 1 trained parameters.
+
+    Args:
+        units: number K of sigmoids.
+        bound: g initially approximates the identity on [-bound, bound].
+    """
 
     def __init__(self, units: int, bound: float) -> None:
         super().__init__()

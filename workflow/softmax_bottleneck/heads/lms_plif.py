@@ -2,13 +2,14 @@
 
     g(l) = (l - l_i) s_i + delta sum_{j<i} s_j,   s = softplus(v),   l_i = -T + i delta,   i = cell of l
 
-v are the raw slopes, s the slopes, and l_i the left end (knot) of cell i. The outer cells extend beyond -T and T, and
-g(-T) = 0 (softmax ignores an offset). Within a cell g' = s_i. The gradient of a slope is
-dL/ds_i = delta (q1_i + sum_{j>i} q0_j), where q0 and q1 are histograms over cells: q0_i is the sum of dL/dg over the
-logits in cell i, and q1_i the sum of dL/dg (l - l_i) / delta.
+v are the raw slopes, s the slopes, and l_i the left end of cell i. The first cell extends below -T, the last above T.
+g(-T) = 0; softmax ignores such an offset. In cell i the derivative g' is s_i.
 
-Numerical stability: g is linear, hence finite; the running sum is computed in float64. By default a cell is 4e-4 wide
-and its slope is independent of the neighbours' slopes; a change in a logit's last bits can therefore change the slope.
+The loss gradient of slope i is dL/ds_i = delta (q1_i + sum_{j>i} q0_j). Here q0_i is the sum of dL/dg over the logits l
+in cell i, and q1_i is the sum of dL/dg (l - l_i) / delta over the same logits.
+
+Numerical stability: g is linear in each cell, hence finite; the running sum of slopes is float64. By default a cell is
+4e-4 wide, and neighbouring cells have unrelated slopes. A rounding error of a logit can therefore change g'.
 
 Shapes: K cells, X any number of logits, R rows, V vocabulary, B blocks of S cells.
 """
@@ -61,7 +62,15 @@ FIXED_POINT_BITS = 36
 
 
 class PiecewiseLinear(Pointwise):
-    """The pointwise function g of LMS-PLIF, with one slope for each of ``knots`` cells."""
+    """The pointwise function g of LMS-PLIF (equation in the module's docstring).
+
+    Args:
+        knots: number K of cells, each with its own slope.
+        bound: T; the cells divide [-T, T] into equal parts.
+        w_variance: standard deviation, despite its published name, of the initial raw slopes around softplus^-1(1).
+        frozen: True to keep the initial slopes; False to train them.
+        learning_rate: learning rate of the raw slopes.
+    """
 
     arrays = 5
 
@@ -92,14 +101,14 @@ class PiecewiseLinear(Pointwise):
         return value + self.width * slope * (position - cell)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new object for one pass of the fused loss; a formula, not autograd, gives the derivative of g.
+        """Return a new ``_Sweep``, which computes one pass of the fused loss over all chunks of logits.
 
         ``with_gradients`` is True if the pass computes gradients besides the losses.
         """
         return _Sweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the constants and the table of cells of g for the GPU kernels of ``triton_rows.py``."""
+        """Return the description of g for ``triton_rows.py``; the constants are (T / delta, 1 / delta, delta)."""
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 
@@ -118,9 +127,8 @@ class PiecewiseLinear(Pointwise):
 class _Sweep(Sweep):
     """A pass of the fused loss over the logits, with the derivative of the piecewise linear g as a formula.
 
-    If g's slopes are trained, the pass sums dL/dg (q0) and dL/dg times the position in the cell (q1) over the logits of
-    each cell; the gradients of the slopes follow from these sums. The slope of a cell and g at its left end are stored
-    as one complex number, so that one look-up reads both.
+    If the slopes are trained, the pass accumulates the sums q0 and q1 (module's docstring) for their gradients. One
+    complex number per cell stores the slope and the value of g at the left end, so that one look-up reads both.
     """
 
     def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:
@@ -160,10 +168,10 @@ def running_sum(x_K: Tensor) -> Tensor:
 
 
 def blocked_running_sum(x_K: Tensor) -> Tensor:
-    """Return the cumulative sum [K], computed in blocks of `SUM_BLOCK` numbers.
+    """Return the cumulative sum [K] of ``x_K``, computed in blocks of `SUM_BLOCK` numbers.
 
-    A product with a triangular matrix of ones gives the cumulative sums within each block. The cumulative sum of the
-    totals of all earlier blocks, computed in the same way, is then added.
+    A product with a triangular matrix of ones gives the cumulative sums within each block. The total of all earlier
+    blocks, which a recursive call computes, is then added to each block.
     """
     padding = -len(x_K) % SUM_BLOCK
     x_BS = functional.pad(x_K, (0, padding)).view(-1, SUM_BLOCK)
@@ -174,10 +182,10 @@ def blocked_running_sum(x_K: Tensor) -> Tensor:
 
 
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
-    """Add each value to the total of its cell, in place and with the same bits in every call.
+    """Add ``value_X[x]`` to ``total_K[cell_X[x]]`` for every x, in place; every call gives the same bits.
 
-    A CPU adds the values in their order. Other devices add rounded values as integers, whose sum does not depend on the
-    order (``fixed_point_histogram``).
+    A CPU adds the values in their order. Other devices first round the values to integers, whose sum does not depend on
+    the order (``fixed_point_histogram``).
     """
     if value_X.device.type == "cpu":
         total_K.index_add_(0, cell_X, value_X)
@@ -186,9 +194,10 @@ def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
 
 
 def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Tensor:
-    """Return the sum of the values in each cell, float64 [K], independent of the order of summation.
+    """Return the sum of the values in each of K = ``num_cells`` cells, float64 [K]; ``cell_X`` is each value's cell.
 
-    The values are scaled and rounded to integers, whose sums are exact, and the sums are scaled back.
+    The values are scaled and rounded to integers, and the sums are scaled back. Integer sums are exact, so that the
+    order of summation has no influence.
     """
     scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
     sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)
