@@ -50,7 +50,10 @@ class Place:
 
 
 def published_places(path: Path) -> tuple[Place, ...]:
-    """Return the positions listed in a file report/published/<...>_contexts.csv, in the order of the file."""
+    """Return the published positions that a CSV file lists, in the order of the file.
+
+    The columns are those of report/published/parthiban2021_sm_table2_contexts.csv.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(
             Place(
@@ -150,7 +153,8 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
 def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, float | int]]:
     """Return the share of contexts whose true word is among the k most probable words, with its 95 % Wilson interval.
 
-    The result maps k ("1", "5" and "10") to {rate, low, high, n}, where n is the number of contexts. The interval
+    `true_rank_T` holds the rank of the true word in each context, from 1, among all words by probability. The result
+    maps k ("1", "5" and "10") to {rate, low, high, n}, where n is the number of contexts. The interval
     treats contexts as independent. Neighbouring contexts of a text are not, so the true interval is wider.
     """
     rates: dict[str, dict[str, float | int]] = {}

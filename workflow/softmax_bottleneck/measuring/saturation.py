@@ -34,6 +34,10 @@ GRADIENT_CONTEXTS = 1024  # most contexts whose gradients are computed; they are
 def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
     """Return measures of the saturation of an output layer, from its weights and the hidden states that enter it.
 
+    Args:
+        head: the output layer.
+        contexts: the hidden states [N, D] of a text, and the next token of each.
+
     Returns:
         A dict with two keys, or with four keys for a log-linear head:
 

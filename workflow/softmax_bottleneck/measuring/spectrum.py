@@ -37,8 +37,8 @@ from softmax_bottleneck.training.model import LanguageModel
 def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     """Compute the ranks of the test text's log-probability matrix, and write spectrum.npz into the run's folder.
 
-    spectrum.npz holds the singular values. If a dataset declares `rank_contexts`, the ranks use only the first
-    `rank_contexts` contexts, and further metrics, whose names end in `_all`, use all contexts.
+    spectrum.npz holds the singular values. If a dataset declares `rank_contexts`, the ranks use only that many contexts
+    from the start of the text. Further metrics, whose names end in `_all`, then use all contexts.
 
     Args:
         study: the study.
@@ -46,8 +46,8 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
         done: content of the run's done.json.
 
     Returns:
-        The results of the step. `files` holds the content of rank.json. For a run with snapshots, it also holds the
-        content of epochs_rank.json, the ranks along training. The caller writes both files.
+        The results of the step. The attribute `files` has the content of rank.json. For a run with snapshots it also
+        has the content of epochs_rank.json, the ranks along training. The caller writes both files.
 
     Raises:
         DataError: an input file is missing or damaged, or a log-probability is not finite.

@@ -198,7 +198,7 @@ def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: 
 def _correlation(
     coefficient: Callable[..., Float64], x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int
 ) -> Correlation:
-    """Return a correlation by the function `coefficient`, which has the arguments and the result of `pearson_r`."""
+    """Return the correlation of x and y; `coefficient` maps two arrays [B, N] to B coefficients, like `pearson_r`."""
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
@@ -231,7 +231,10 @@ def _correlation(
 
 
 def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:
-    """Return Pearson's r [B] of two arrays along an axis; nan for a resample in which all x or all y are equal."""
+    """Return Pearson's r [B] of the B samples with N pairs each; `axis` is the axis of the pairs.
+
+    The coefficient is nan for a sample in which all x or all y are equal.
+    """
     constant_B1 = (np.ptp(x_BN, axis, keepdims=True) == 0) | (np.ptp(y_BN, axis, keepdims=True) == 0)
     dx_BN, dy_BN = x_BN - x_BN.mean(axis, keepdims=True), y_BN - y_BN.mean(axis, keepdims=True)
     # Scaled before squaring, so that neither tiny nor huge numbers leave the range of float64.

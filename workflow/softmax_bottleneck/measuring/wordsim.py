@@ -165,10 +165,11 @@ def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
-    """Return the content of wordsim.json: a run's word vectors compared with the benchmarks of its dataset.
+    """Compare a run's word vectors with the benchmarks of its dataset, and return the content of wordsim.json.
 
-    The word vectors are the rows of the body's input embedding. If the embedding is tied, these are the decoder's
-    weights. The benchmark of a synthetic language has exact similarities instead of human scores.
+    The content is {"benchmarks": {label: result of `evaluate`}}. The last argument is not used. The word vectors are
+    the rows of the body's input embedding. If the embedding is tied, these are the decoder's weights. The benchmark of
+    a synthetic language has exact similarities instead of human scores.
 
     Raises:
         DataError: the weights are missing or damaged, or a benchmark file is missing or malformed.
@@ -184,7 +185,10 @@ def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
 
 
 def benchmark_files(study: Study, run: Run) -> dict[str, Path]:
-    """Return {label: file} of the word-similarity benchmarks of a run's dataset; empty if it declares none."""
+    """Return {label: file} of the word-similarity benchmarks of a run's dataset; empty if the dataset declares none.
+
+    The label is the name of the benchmark in tables: the `label` of its file in the YAML file, else the file's name.
+    """
     named = study.datasets[run.dataset].wordsim
     if named is None:
         return {}

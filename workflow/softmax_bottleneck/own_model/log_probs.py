@@ -139,15 +139,17 @@ class LoadedLayer:
 
 
 class Layer:
-    """An output layer and hidden states in files: the matrix log_softmax(g(H W^T + b)), where g belongs to the head.
+    """The matrix ln P = log_softmax(g(H W^T + b)) of hidden states and an output layer that are stored in files.
 
-    H [m, D] holds the hidden states, W [n, D] the weights and b [n] the biases, which may be absent.
+    H [m, D] holds the hidden states, W [n, D] the weights and b [n] the biases, which may be absent. The head gives the
+    function g.
 
     Attributes:
-        m, n, width: numbers of contexts and words, and the width D.
-        head: name and options of the head.
-        pointwise: the function g of the head; None for a softmax, whose g is the identity.
-        title, sides: names of the matrix, and of its rows and columns, for messages.
+        m, n, width: number of contexts, number of words, and width D.
+        head: (name, options) of the head, such as ("gss", {"c": -1.5, "k": 2.5}).
+        pointwise: the function g; None for a softmax, whose g is the identity.
+        title: name of the matrix in messages.
+        sides: (name of the rows, name of the columns) in messages.
     """
 
     title, sides = "matrix of log-probabilities", ("contexts", "words")
@@ -246,9 +248,14 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
 class OutputMatrix:
-    """The output matrix [words, D] alone, without any context.
+    """The output matrix [words, D] alone, without hidden states; D is the width.
 
-    The attributes are those of `Layer`, but here m is the number of words, n the width D, and `width` is None.
+    Attributes:
+        files: the shards of the matrix.
+        m, n: number of words, and width D.
+        width: None, because no layer is given whose width would bound the rank.
+        head: ("output_matrix", {}).
+        title, sides: names in messages, as in `Layer`.
     """
 
     head: tuple[str, Mapping[str, Any]] = ("output_matrix", {})

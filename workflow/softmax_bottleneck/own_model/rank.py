@@ -155,7 +155,11 @@ def write(result: Result, folder: Path) -> None:
 
 
 def to_json(result: Result) -> dict[str, Any]:
-    """Return the numbers and notes of a result as a dict for rank.json."""
+    """Return the numbers and notes of a result as a dict for rank.json.
+
+    The keys are status, head (its name and options), contexts, words, width, metrics (the ranks), the other keys of
+    `RankReport.to_json`, the keys of `Measures.to_json`, bound, notes, memory_estimate_bytes and wall_s.
+    """
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     return {
         "status": "ok",

@@ -136,13 +136,15 @@ class OpenModel:
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
     """Write the hidden states and next tokens of a text, and the output layer, to `folder`; return the export.
 
-    An existing folder is deleted first. The text is split into windows. The last position of a window has no next
-    token, so its target is -1. If the logits are a constant times W h + b, the written hidden states and bias are
-    multiplied by this constant.
+    The text is split into windows. The files are hidden-<number>.npy, one per window, targets.npy (the ids of the next
+    tokens), weight.npy and, if the layer has a bias, bias.npy. An existing folder is deleted first. The last position
+    of a window has no next token, so its target is -1. If the logits are a constant times W h + b, the written hidden
+    states and bias are multiplied by this constant.
 
     Raises:
-        UserError: as in `open_model`; the text is missing or too short; or no supported rule gives the model's logits.
-        DataError: as in `open_model`, or the text is not UTF-8.
+        UserError: the text is missing or too short, the model or a library is missing, the model is not causal or has
+            no output matrix, or no supported rule gives its logits.
+        DataError: the text is not UTF-8, a file of the model is damaged, or the model cannot be loaded or run.
     """
     assert request.model is not None and request.text is not None
     if not Path(request.text).is_file():

@@ -49,8 +49,8 @@ def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> Pr
         sigma: singular values in any order; those that are zero may be left out.
         m: number of rows.
         n: number of columns.
-        eps: machine epsilon in the tolerance. The default is that of float32, which the published counts use whatever
-            the number type of the matrix; with that of float64 every count would differ.
+        eps: machine epsilon in the tolerance. The default is float32's, because the published counts use it even for
+            matrices in float64.
 
     Raises:
         DataError: a value is negative, nan or infinite.

@@ -176,7 +176,8 @@ class DeviceGram(Gram):
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
         """Return the spectrum of the rows added so far, as `spectrum` does, but keep the Gram matrix for more rows.
 
-        Torch's eigenvalue routine does not change the matrix. `spectrum` may drop it, so this method keeps a reference.
+        Torch's eigenvalue routine does not change the matrix. `spectrum` may set the attribute `matrix` to None, so
+        this method sets the attribute again.
         """
         self._add_block()
         kept = self.matrix
@@ -270,7 +271,7 @@ def lapack_threads(count: int) -> Iterator[None]:
 def _lapack(name: str) -> Any:
     """Return a routine of the LAPACK that SciPy is linked with, or None if there is no such routine.
 
-    In SciPy's wheels the names of all routines have the prefix `scipy_`, which `name` lacks.
+    `name` is the plain name of the routine. In SciPy's wheels all names have the prefix `scipy_`, which is added here.
     """
     library = ctypes.CDLL(cython_lapack.__file__)
     return getattr(library, f"scipy_{name}", None) or getattr(library, name, None)
@@ -303,9 +304,10 @@ def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
-    """Overwrite the entries above the diagonal of a matrix with those of `source`, a view of its transpose.
+    """Copy the entries above the diagonal of `source`, which is `matrix.T`, to those above the diagonal of `matrix`.
 
-    This makes the matrix symmetric, in bands of BLOCK rows, so that no copy of the whole matrix is needed.
+    The lower triangle is thus copied to the upper one. The copy goes by bands of BLOCK rows, so that no copy of the
+    whole matrix is needed.
     """
     for start in range(0, len(matrix), BLOCK):
         stop = min(start + BLOCK, len(matrix))

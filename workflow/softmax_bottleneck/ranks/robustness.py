@@ -6,13 +6,13 @@ Both experiments truncate the log-probability matrix of a run over its first n t
 * Noise (SM Tables 15 and 16): add independent N(0, c/n^2) numbers to all entries of the n x n diagonal matrix of
   singular values, for several c.
 
-The paper's Algorithm 1 rebuilds only the diagonal matrix of singular values S. The error of S does not grow after the
-first round. The printed error grows with every round, and so does the error of the whole matrix U S V^T. Therefore this
-module rebuilds S and U S V^T.
+The paper's Algorithm 1 rebuilds only S, the diagonal matrix of singular values. The error of S does not grow after
+the first round. The error in the paper's table grows with every round, like that of the whole matrix U S V^T. Therefore
+this module rebuilds U S V^T, and then S, and reports both.
 
-The published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3, if the matrix is
-scaled so that its largest singular value is 1, c/n^2 is a variance, and the tolerance has float64's epsilon. The paper
-states none of these three conditions.
+The published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3 if three conditions
+hold, none of which the paper states: the matrix is scaled so that its largest singular value is 1, c/n^2 is a variance,
+and the tolerance has float64's epsilon.
 
 Suffixes: N contexts, V words, K = 10 singular values kept.
 """
@@ -52,8 +52,7 @@ class Truncated:
     Attributes:
         left_NK, sigma_K, right_KV: factors of the truncated decomposition, in descending order of singular values.
         press_rank: Press rank of the matrix before truncation, with float32's epsilon.
-        of: the run's dataset and model as `dataset/model`, without a semicolon, which separates parts of `condition`
-            in result rows.
+        of: the run's dataset and model, as `dataset/model`. Result rows name it in their `condition`.
     """
 
     left_NK: NDArray[np.floating[Any]]
@@ -66,8 +65,8 @@ class Truncated:
     def of_matrix(cls, log_p_NV: NDArray[np.float32], of: str) -> Truncated:
         """Return the rank-ten truncation of a matrix with more than ten rows and columns.
 
-        `of` becomes the attribute of this name. The method is Lanczos iteration from a fixed start vector, so that the
-        result is reproducible.
+        `of` is the run's dataset and model, as `dataset/model`. The method is Lanczos iteration from a fixed start
+        vector, so that the result is reproducible.
         """
         matrix_NV = np.asarray(log_p_NV, dtype=np.float64)
         start = np.ones(min(matrix_NV.shape))
@@ -92,9 +91,10 @@ def predicted_rank(c: float, size: int) -> int:
 
 
 def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield the result rows, one number each, of an experiment on a truncated matrix.
+    """Yield the numbers that an experiment on a truncated matrix gives, each as a result row.
 
-    `options["synthetic"]` names the experiment: "rebuild", "noise" or "noise-effective".
+    A row is a dict with the keys table, model, condition, metric, value and seed. `options["synthetic"]` names the
+    experiment: "rebuild", "noise" or "noise-effective".
     """
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 
@@ -106,10 +106,12 @@ def _row(table: str, condition: str, metric: str, value: float) -> Row:
 
 # --- rebuilding -----------------------------------------------------------------------------------------------------
 def _rebuild(matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield the Press rank before truncation, then rank and error after each round of decomposing and multiplying.
+    """Rebuild the matrix ten times, and yield the Press rank and the error of every round as result rows.
 
-    The rounds are done for the whole matrix, and then for the diagonal matrix of singular values (`as printed`). The
-    error of a rebuilt matrix B from the first matrix A is |B - A|^2 / |A|^2, in Frobenius norms.
+    A round decomposes the matrix by SVD and multiplies the factors. The first row is the Press rank before truncation.
+    Then come the rounds of the whole matrix, and the rounds of the diagonal matrix of singular values, which have
+    `as printed` in their `condition`. The error of a rebuilt matrix B is |B - A|^2 / |A|^2 in Frobenius norms, where A
+    is the matrix before the first round.
     """
     size, table = len(matrix.left_NK), "SM Table 14"
     where = f"size={size};of={matrix.of}"
@@ -133,11 +135,17 @@ def _rebuild(matrix: Truncated, say: Say) -> Iterator[Row]:
 def _noise(
     matrix: Truncated, say: Say, *, table: str, levels: tuple[str, ...], effective: tuple[str, ...]
 ) -> Iterator[Row]:
-    """Yield the ranks of the diagonal matrix of singular values under noise, for every c in `levels`.
+    """Yield result rows with the ranks of the n x n diagonal matrix of singular values under noise, for several c.
 
-    The matrix is scaled so that its largest singular value is 1. All levels scale the same noise. The metrics are the
-    Press rank, the rank predicted for this size (`rank_predicted`) and for the paper's size (`rank_predicted_paper`),
-    and the effective rank for every epsilon in `effective`.
+    The matrix is scaled so that its largest singular value is 1. One noise matrix is drawn, and multiplied by
+    sqrt(c)/n for each c. The metrics are the Press rank (`rank_press`), the predicted rank for n (`rank_predicted`) and
+    for the paper's 10,000 contexts (`rank_predicted_paper`), and the effective ranks.
+
+    Args:
+        matrix: the truncated matrix, which has n rows.
+        table: the paper's table to which the rows belong.
+        levels: the values of c as text, such as "1e-20".
+        effective: the epsilons of the effective ranks as text, such as "1e-3".
     """
     rng = np.random.default_rng(derive(0, "robustness", "noise"))
     size = len(matrix.left_NK)

@@ -10,15 +10,15 @@ module has two methods that never hold the whole matrix in memory, without appro
   vectors, W the word vectors, b the biases and log Z the log-partition of each context. The thin QR decompositions of
   both factors and the SVD of a small matrix with D + 2 rows and columns give all singular values.
 
-Precision of a Gram matrix. Let e be the norm of the error of the computed G. The eigenvalues of G are off by at most e
-(Weyl's inequality), hence singular values below sqrt(e), the *noise floor*, are noise. Rows are float32 and exact in
-float64, so that e comes only from the summation and from the eigenvalue solver. It is some hundred times
-eps64 sigma_max^2, where eps32 and eps64 are the machine epsilons of float32 and float64. The published tolerance
-squared is tol^2 = (m+n+1)/4 eps32^2 sigma_max^2 = 16 (m+n+1) eps64 sigma_max^2. For a test set this is thousands of
-times e, so the counts are those of an SVD. Two other combinations would fail: the noise floor of a Gram matrix in
-float32 lies above the published tolerance, and a tolerance with eps64 lies below the noise floor of any Gram matrix.
-For small matrices tol is close to the noise floor, so this module computes their SVD instead. `RankReport.floor_clear`
-states whether the tolerance was well above the noise floor.
+Precision of a Gram matrix. The papers count singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps32. Here eps32 and
+eps64 are the machine epsilons of float32 and float64. Let e be the norm of the error of the computed G. Its eigenvalues
+are off by at most e (Weyl's inequality). Singular values below sqrt(e), the *noise floor*, are therefore noise. The
+products of float32 numbers are exact in float64, so e comes only from the summation and from the eigenvalue solver. It
+is some hundred times eps64 sigma_max^2. The square of the tolerance is tol^2 = 16 (m+n+1) eps64 sigma_max^2, because
+eps32^2 = 64 eps64. For a test set this is thousands of times e, so a Gram matrix gives the same ranks as an SVD. A Gram
+matrix in float32 would fail, because its noise floor lies above tol. A tolerance with eps64 would fail too, because it
+lies below the noise floor of any Gram matrix. For small matrices tol is close to the noise floor, so this module
+computes their SVD instead. `RankReport.floor_clear` states whether tol was well above the noise floor.
 
 Suffixes: m or N rows (contexts), n or V columns (words), D context width, R rows of a block. Singular values are
 float64, in descending order.
@@ -56,7 +56,7 @@ def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
             part of the log-probabilities that all contexts share, such as word frequencies.
 
     Raises:
-        DataError: a number is nan or infinite, the matrix is empty, or (without centring) not float32 or float64.
+        DataError: a number is nan or infinite, the matrix is empty, or its type is neither float32 nor float64.
         UserError: the Gram matrix does not fit into memory.
     """
     return centred_singular_values(lambda: [matrix_mn], matrix_mn.shape[1], centring)
@@ -73,15 +73,16 @@ def centred_singular_values(
     """Return the singular values of a centred matrix whose rows arrive in chunks.
 
     Args:
-        chunks: function that returns a new iterator over the chunks of rows at every call; it is called twice for the
-            centring "both", else once.
+        chunks: function that returns a new iterator over the chunks of rows, each [any, n_columns]. It is called twice
+            for the centring "both", else once.
         n_columns: width of every chunk.
-        centring: "none", "rows" or "both", as in `singular_values`.
-        progress: called with the number of rows read so far, once per chunk, during the last reading.
-        make_gram: as in `gram_singular_values`.
+        centring: "none", "rows" or "both" (see `singular_values`).
+        progress: called once per chunk with the number of rows read so far; with "both", only in the second reading.
+        make_gram: function from a number of columns to an empty `Gram` or `DeviceGram`.
 
     Raises:
-        DataError, UserError: as in `gram_singular_values`.
+        DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
+        UserError: the Gram matrix does not fit into memory.
     """
     rows: Iterable[Floats] = chunks()
     if centring != "none":
@@ -98,11 +99,7 @@ def _centred_rows(chunks: Iterable[Floats]) -> Iterator[Float64]:
 
 
 def _mean_row(chunks: Iterable[Float64]) -> Float64:
-    """Return the mean of all rows.
-
-    Raises:
-        DataError: there are no rows.
-    """
+    """Return the mean of all rows; raise DataError if there are none."""
     parts = [(len(chunk), chunk.sum(0)) for chunk in chunks if len(chunk)]
     refuse_empty(len(parts), 1)
     return np.asarray(sum(total for _, total in parts) / sum(count for count, _ in parts))
@@ -142,9 +139,21 @@ def nested_singular_values(
 ) -> tuple[Spectrum | None, Spectrum]:
     """Return the singular values of the first rows of a matrix and of the whole matrix, in one pass over its rows.
 
-    `first_rows` is the number of rows of the first spectrum. The first spectrum is None if `first_rows` is None, or if
-    there are no further rows. The other arguments, the memory and the errors are those of `gram_singular_values`. The
-    first spectrum takes another 4/3 n^3 flops.
+    Method and memory are described in `gram_singular_values`. The first spectrum takes another 4/3 n^3 flops.
+
+    Args:
+        chunks: consecutive rows [any, n_columns], float32 or float64; the caller may reuse one buffer for all chunks.
+        n_columns: width of every chunk.
+        first_rows: number of rows of the first spectrum.
+        progress: called with the number of rows read so far, once per chunk.
+        make_gram: function from a number of columns to an empty `Gram` or `DeviceGram`.
+
+    Returns:
+        (first, whole). The first spectrum is None if `first_rows` is None, or if there are no rows after them.
+
+    Raises:
+        DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
+        UserError: the Gram matrix does not fit into memory.
     """
     stream = _Rows(_cut_after(chunks, first_rows), n_columns, progress)
     rows = iter(stream)
@@ -185,9 +194,9 @@ def _is_tall(n_rows: int, n_columns: int) -> bool:
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Return copies of the first chunks, up to the one that makes `_is_tall` True; of all chunks if none does.
+    """Return copies of the first chunks, up to the chunk with which the matrix becomes tall (see `_is_tall`).
 
-    The remaining chunks can be read from `rows` afterwards.
+    If the matrix never becomes tall, all chunks are returned. The remaining chunks can be read from `rows` afterwards.
     """
     held: deque[Floats] = deque()
     count = 0

@@ -70,7 +70,7 @@ def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
     Args:
         values: the vector or matrix.
         what: its name in the message, e.g. "the weights".
-        first_row: number of its first row in the message; not 0 if `values` is a chunk of a longer matrix.
+        first_row: number of the first row of `values` in the whole matrix, if `values` is a chunk of it.
     """
     sound = np.isfinite(values)
     if sound.all():

@@ -71,11 +71,12 @@ class Reading:
         * `stale`: a file was made from another version of an input;
         * `unsound`: a file is damaged or belongs to another run.
 
-        The reason is empty if nothing is missing. For unfinished training it names the last epoch in the log. The log
-        can be some epochs ahead of the saved state from which training resumes. These epochs are trained again.
+        In the state `ok`, the reason is empty, unless the word similarities are not measured yet. For training that was
+        stopped, the reason names the last epoch in the log. The log can be some epochs ahead of the saved state from
+        which training resumes. These epochs are trained again.
 
         Args:
-            wordsim: True if the dataset has word-similarity benchmarks. The reason then says if they are not measured.
+            wordsim: True if word similarities should be measured, because the dataset has benchmarks.
         """
         if finding := self.found.first_finding:
             return ("stale" if finding.kind == "stale" else "unsound"), finding.words
@@ -104,8 +105,9 @@ class Reading:
     def numbers(self) -> Iterator[Number]:
         """Yield every number in the intact files of the run as (table, condition, metric, value, n).
 
-        * table: name of the file without its ending, such as `measure`.
-        * condition: the stage, a benchmark (`benchmark=<label>`), or a position in the test text; else empty.
+        * table: name of the JSON file that has the number, without its ending, such as `measure`.
+        * condition: the stage, a benchmark (`benchmark=<label>`), or a position in the test text
+          (`group=<name>;context=<number>`); else empty.
         * n: number of observations behind the value. This is the number of word pairs for a correlation, and the number
           of positions for a hit rate. It is None for a count of pairs, and 1 for every other metric.
         """
@@ -161,9 +163,10 @@ def hardware(provenance: Mapping[str, Any]) -> str:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def collect(study: Study) -> Records:
-    """Return the records of all runs that an experiment of the study needs, with a verification of all their files.
+    """Return the records of all runs that an experiment of the study needs, and check all their files.
 
-    Nothing is written. The result depends on the files alone, not on the order in which they are found.
+    The problems found are in `verification`, an attribute of the records. Nothing is written. The result depends on the
+    files alone, not on the order in which they are found.
     """
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
@@ -224,10 +227,10 @@ def _state(study: Study, reading: Reading) -> tuple[str, str]:
 
 
 def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any]) -> pd.DataFrame:
-    """Return a frame with the columns COLUMNS and a row per number, from the runs and from synthetic.json.
+    """Return one row per number of the runs and of synthetic.json, in a frame with the columns COLUMNS.
 
-    `synthetic` is the content of synthetic.json: the numbers of experiments that need no training runs. It is empty if
-    the file does not exist.
+    Rows are sorted by dataset, model, seed, table, metric and condition. `synthetic` is the content of synthetic.json,
+    the numbers that belong to no training run. It is empty if the file does not exist.
     """
     rows = [row for reading in readings for row in run_rows(study, reading)]
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}

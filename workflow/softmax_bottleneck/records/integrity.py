@@ -41,10 +41,9 @@ class Finding:
 
     Attributes:
         kind: `damaged`, `foreign` (of another run or study), `stale` (made from another version of an input) or
-            `missing` (the file is absent, or the run is not finished). If the problem is not in a file but in the
-            result of a run, the kind is the state of the run, `diverged` or `failed`.
-        file: path below results/ of the file or, for an unfinished, diverged or failed run, of the run's folder.
-        words: the problem and its fix, in one line.
+            `missing`. An unfinished run is `missing` too. A run in the state `diverged` or `failed` has this kind.
+        file: path of the file below results/. For an unfinished, diverged or failed run, path of the run's folder.
+        words: the problem and, if there is one, its fix, in one line.
     """
 
     kind: str
@@ -91,9 +90,13 @@ class RunFiles:
         self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
 
     def load(self, name: str, parse: Callable[[bytes], Any]) -> Any:
-        """Return the parsed content of a file and add its hash to `hashes`; None if the file is absent or damaged.
+        """Return the parsed content of a file, and add the file's hash to `hashes`.
 
-        Damage is added to `findings`, absence is not. A file that `parse` rejects is damaged.
+        The result is None if the file is absent or damaged. Only a damaged file is added to `findings`.
+
+        Args:
+            name: name of the file with its ending, such as `rank.json`.
+            parse: function from the file's bytes to the content. The file is damaged if an error of UNREADABLE occurs.
         """
         path = self.folder / name
         if not path.exists():
@@ -162,10 +165,11 @@ def _record(data: bytes) -> dict[str, Any]:
 
 
 def inspect(found: RunFiles) -> list[Finding]:
-    """Return all problems with a run's files: those found by `read`, wrong hashes, and contradictions between files.
+    """Check the other files of a run, and return all problems, including those that `read` found.
 
-    The new problems and hashes are added to `found`. Large files may be absent, for example in a published deposit. If
-    they are present, their hashes are compared with those that other files name.
+    The new problems and hashes are added to `found`. A file is checked against its .sha256 file, and against the hash
+    that another file names: done.json names that of the weights, for example. run.json must have the settings and the
+    seed of `found.run`. Absent files are no problem here; `inspect_study` reports them.
     """
     snapshots = sorted((found.folder / "snapshots").glob("*.safetensors"))
     for name in (*LARGE, *RECORDS_OF_RUN, *(path.relative_to(found.folder).as_posix() for path in snapshots)):
@@ -195,9 +199,10 @@ class Verification:
 
     Attributes:
         study: name of the study.
-        counts: numbers of runs, as `Records.counts` returns them: `planned`, each state, and `mixed hardware`.
+        counts: {name: number of runs} for `planned`, each state, and `mixed hardware`, which stands for the runs that
+            were resumed on another device or with another number of threads.
         files: number of files whose hash was computed.
-        findings: the problems found, in the order of the plan.
+        findings: the problems found: first of the runs, then of the corpora, then of the fits.
     """
 
     study: str
@@ -211,7 +216,7 @@ class Verification:
         return not self.findings and self.counts["ok"] == self.counts["planned"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the content of results/<study>/verify.json."""
+        """Return a dict for verify.json: the attributes, `complete`, and `status` ("ok" or "incomplete")."""
         facts = asdict(self) | {"complete": self.complete}
         return facts | {"status": "ok" if self.complete else "incomplete"}
 
@@ -307,7 +312,7 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
-    """Return (number of files hashed, findings) of a unit: its done.json, and the file of every fit named there.
+    """Check a unit's done.json and the fits that done.json names; return (number of files hashed, findings).
 
     A unit is the job with all fits to the distributions of one seed.
     """
