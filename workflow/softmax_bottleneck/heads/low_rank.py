@@ -48,7 +48,7 @@ class LowRank(Head):
 
     @property
     def is_log_linear(self) -> bool:
-        """True, because the log-probabilities are W (A B h) + b - logZ."""
+        """True, because log_probs(h) = contexts(h) W^T + b - logZ, where contexts(h) is A B h."""
         return True
 
     def contexts(self, h: Tensor) -> Tensor:

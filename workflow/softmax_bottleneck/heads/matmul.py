@@ -127,8 +127,8 @@ def refuse_without_hardware(precision: str, device: torch.device) -> None:
 def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
     """Return the logits E W^T + b [R, V] of the latent vectors E.
 
-    ``backend`` is native or onednn. A result of onednn is a new array; any other is written into the array that
-    ``out()`` returns. Rounded and split factors never use onednn.
+    ``backend`` is native or onednn; native is used if the factors are bfloat16 or split, or if onednn is not available.
+    The backend native writes into the array that ``out()`` returns, and onednn returns a new array.
     """
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
@@ -178,9 +178,9 @@ class WeightGradient:
 
 
 def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
-    """Return the product X Y of two rounded or split factors, in float32.
+    """Return the product X Y of two factors that are both split or both bfloat16.
 
-    The exception is a product of bfloat16 factors on a CPU, which is in bfloat16.
+    The result is float32, except for bfloat16 factors on a CPU, which give bfloat16.
     """
     if x_MK.rest is not None and y_KN.rest is not None:
         with tf32(True):  # does not change factors with so few bits
@@ -213,8 +213,9 @@ def _has_onednn() -> bool:
 def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
     """Measure which backend is faster in each of the three products, and return the choice with the precision.
 
-    A backend replaces the default only if it is `MARGIN` times as fast. If the products are small, or if onednn is not
-    available (GPUs, float64, other builds of torch), nothing is measured and the backends of `SMALL` are returned.
+    The default backend of a product (see `MatmulBackends`) is kept unless the other backend is more than `MARGIN` times
+    as fast. If the products are small, or if onednn is not available (GPUs, float64, other builds of torch), nothing is
+    measured and the backends of `SMALL` are returned.
 
     Args:
         num_rows: number of rows R of a chunk.

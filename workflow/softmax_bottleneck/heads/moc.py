@@ -1,7 +1,7 @@
 """Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
-The head has the parameters of mos but mixes the context vectors before the decoder. If g is the identity, the logits
-therefore have low rank.
+The head has the parameters of mos. It mixes the context vectors before the decoder, so that the logits have low rank if
+g is the identity.
 Numerical stability: log_softmax replaces the published ln(softmax), which is -inf if a probability underflows.
 """
 
@@ -54,7 +54,10 @@ class MixtureOfContexts(MixtureHead):
     """The mixture-of-contexts head; the module's docstring has its equation."""
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and their sum, in nats; ``generator`` samples the latent dropout."""
+        """Return the loss of each token and the sum of all losses, in nats; ``generator`` samples the latent dropout.
+
+        ``h`` is [N, D] or [T, B, D], and ``target`` is [N] or [T, B], with N = T x B tokens.
+        """
         mixed_NE = self._mixed(h, generator)
         weight_VE, bias_V = self.decoder.weight, self.decoder.bias
         return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
@@ -66,7 +69,7 @@ class MixtureOfContexts(MixtureHead):
 
     @property
     def is_log_linear(self) -> bool:
-        """True if the pointwise function g is the identity."""
+        """True if the pointwise function g is the identity; then log_probs(h) = contexts(h) W^T + b - logZ."""
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:

@@ -68,7 +68,10 @@ class MixtureOfSoftmaxes(MixtureHead):
         self.rows_per_token = self.components
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and their sum, in nats; ``generator`` samples the latent dropout."""
+        """Return the loss of each token and the sum of all losses, in nats; ``generator`` samples the latent dropout.
+
+        ``h`` is [N, D] or [T, B, D], and ``target`` is [N] or [T, B], with N = T x B tokens.
+        """
         return mixture_nll(
             self.latents(h, generator),
             self.log_prior(h),

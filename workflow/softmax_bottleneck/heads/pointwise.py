@@ -113,14 +113,14 @@ class Sweep:
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the loss gradients [R, V] with respect to the last chunk's logits, and row weights still to apply.
+        """Return the loss gradients [R, V] with respect to the last chunk's logits, and row weights or None.
 
         Args:
             weight_R1: the weight of each row's loss in the total loss; None if all weights are one.
 
         Returns:
-            The gradients, and the weights [R, 1] by which the caller must still multiply the rows. The latter are None
-            if there is nothing to multiply: ``weight_R1`` is None, or the gradients already contain the weights.
+            A pair (gradients, weights). If the weights are a tensor [R, 1], the caller must still multiply the rows of
+            the gradients by them. None means that ``weight_R1`` is None or is already applied to the gradients.
         """
         # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
         with any_order(self._nll_R1):  # each row has one target

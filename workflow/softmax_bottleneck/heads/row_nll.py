@@ -1,8 +1,9 @@
 """The fused loss of most heads: losses and gradients, computed without storing the [N, V] or [N, K, V] logits.
 
-A row r is a context, or one of a context's K mixture components. Its target word is y_r, and its loss is c_r:
+A row r is a token's context or, in a mixture, one of the K components of a token. Row r of E is the latent vector, y_r
+the target word and c_r the loss. With the decoder W, b and the pointwise function g,
 
-    l = E W^T + b,   s = g(l),   c_r = logZ_r - s_{r,y_r},   logZ_r = log sum_v exp(s_rv)
+    l = E W^T + b,   s = g(l),   c_r = logZ_r - s_{r,y_r},   logZ_r = log sum_v exp(s_rv).
 
 With the total loss L and the row weights w_r = dL/dc_r, the gradients are
 
@@ -13,10 +14,9 @@ The row weights of a mixture are the posterior responsibilities exp(log pi_nk - 
 as the K rows of a token are computed.
 
 A sweep is one pass over all chunks of tokens; a chunk holds the logits of all V words. If gradients are needed, the
-same pass computes those of the unweighted sum of the losses (three matrix products, nothing computed twice). The
-backward pass multiplies them by the upstream gradient if this is the same for every token, as under a sum or a mean.
-Otherwise a second sweep computes the gradients of the sum in which each token's loss is weighted by its upstream
-gradient.
+sweep of the forward pass also computes the gradients of the unweighted sum of the losses (three matrix products,
+nothing computed twice). If the upstream gradient is the same for every token, as under a sum or a mean, the backward
+pass multiplies these gradients by it. Otherwise a second sweep weights each token's loss by its upstream gradient.
 
 Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
 """
@@ -161,7 +161,7 @@ class _Gradients:
     def zeros(cls, problem: _Problem) -> _Gradients:
         """Return zero gradients of W and b, and uninitialised ones of the latent vectors and the log priors.
 
-        The latter have one row per token, which the token's chunk overwrites.
+        The uninitialised gradients have one row per token, which the chunk with this token overwrites.
         """
         prior_NK = problem.log_prior_NK
         return cls(
@@ -223,10 +223,10 @@ class _RowNLLFunction(torch.autograd.Function):
 
 
 def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | None:
-    """Return the upstream gradient, a scalar, if it is the same for all tokens, else None.
+    """Return the upstream gradient of a token's loss, a scalar, if it is the same for all tokens; else return None.
 
-    The arguments are the gradients with respect to the losses and to their sum; each is None if it is not used. If
-    ``grad_nll_N`` is given, the comparison makes the CPU wait for a GPU.
+    ``grad_nll_N`` is the gradient with respect to the N losses, ``grad_total`` that with respect to their sum. Each is
+    None if that output is not used. Comparing the numbers of ``grad_nll_N`` makes the CPU wait for a GPU.
     """
     if grad_nll_N is None:
         return grad_total
@@ -301,10 +301,10 @@ class _Chunk:
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
-        """Add the chunk's gradients to ``gradients``, which are those of all tokens.
+        """Add the chunk's part to ``gradients``, the gradients of all tokens.
 
-        The chunk's rows of the latent vectors' and log priors' gradients are written. Its part of the gradients of W
-        and b is added to the sums. The gradients of g's parameters are summed by the sweep object.
+        The gradients of latent vectors and log priors have one row per token; the rows of this chunk are overwritten.
+        For W and b, the chunk's part is added to a sum. The sweep object sums the gradients of g's parameters.
 
         Args:
             gradients: the gradients of all tokens; changed in place.

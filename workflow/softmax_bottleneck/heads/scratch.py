@@ -1,7 +1,8 @@
 """Reusable work arrays of the fused loss, each as large as the logits of one chunk.
 
-On a CPU the arrays are kept from one loss to the next, because touching fresh memory costs as much as a softmax over
-that memory. In a small model, this softmax takes most of a training step. A GPU's allocator reuses memory by itself.
+On a CPU the arrays are kept from one loss to the next. The first use of newly allocated memory takes as long as a
+softmax over an array of that size, which is the largest part of a small model's training step. A GPU's allocator reuses
+memory by itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Two GPU kernels for the rows of logits of the fused loss; they replace the element-wise passes of a `Sweep`.
+"""Two GPU kernels for the rows of logits of the fused loss; they replace a `Sweep`'s element-wise operations.
 
-`_losses` reads the logits l of a row once and computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads
-the logits again and overwrites them with w (exp(g(l_v) - log Z) - [v = y]) g'(l_v), where w is the row's weight and y
-the target word. Each program instance of a kernel handles one row, so that the order of sums is fixed. Instances share
-only the histograms of a piecewise linear function, which are sums of integers and do not depend on the order.
+A row holds the logits l_v of all words v, to which the pointwise function g is applied. `_losses` reads a row once and
+computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads the row again and overwrites it with
+w (exp(g(l_v) - log Z) - [v = y]) g'(l_v), where w is the row's weight and y the target word. Each program instance of
+a kernel handles one row, so that the order of sums is fixed. Instances share only the histograms of a piecewise linear
+function, which are sums of integers and do not depend on the order.
 
 The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
@@ -65,10 +66,11 @@ class RowSweep(Sweep):
         return self._logits_RV, None
 
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
-        """Overwrite the logits with their gradients, and add to the sums [2, K] of `RowFunction.from_histograms`.
+        """Overwrite the chunk's logits with their gradients, and add the chunk's part to the histograms of all chunks.
 
-        The kernel sums integers in fixed point, scaled by the largest possible summand. ``at_target_R1`` is p - 1, with
-        the target's probability p. ``weight_R1`` holds the row weights.
+        The histograms are the sums [2, K] of `RowFunction.from_histograms`. The kernel sums integers: it scales each
+        summand so that the largest possible one is 2^HISTOGRAM_BITS, and rounds it. ``at_target_R1`` is p - 1, where p
+        is the probability of the row's target word. ``weight_R1`` holds the row weights.
         """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))

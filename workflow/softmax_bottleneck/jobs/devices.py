@@ -58,7 +58,7 @@ def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.de
 def hardware_name(device: "torch.device") -> str:
     """Return the GPU's model, or `cpu` and the CPU's instruction set (`cpu AVX2`).
 
-    The last bits of results depend on them.
+    The last bits of results depend on this hardware.
     """
     import torch
 
@@ -69,10 +69,10 @@ def hardware_name(device: "torch.device") -> str:
 
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
-    """Return the ids of the GPUs that this process may use: UUIDs, as far as nvidia-smi lists them.
+    """Return the ids, usually UUIDs, of the GPUs that this process may use.
 
-    If CUDA_VISIBLE_DEVICES is set, its GPUs are returned, and indices in it are replaced by UUIDs. If the variable is
-    not set, all GPUs that nvidia-smi lists are returned.
+    If CUDA_VISIBLE_DEVICES is not set, these are all GPUs that nvidia-smi lists. If the variable is set, its entries
+    are returned. An index such as `0` is replaced by the UUID of that GPU if nvidia-smi lists it.
     """
     answer = processes.answer_of("nvidia-smi", "--list-gpus")
     listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", answer.stdout if answer else "", re.MULTILINE))
@@ -133,20 +133,20 @@ def train_together(
     """Run `command --run <path>` for all paths in parallel on a device, and wait for the end of these processes.
 
     In a batch job the processes are distributed over all visible GPUs. Elsewhere they share the GPU that this process
-    leases. Without a GPU, each process has its own CPU threads. A signal to this process is passed on to the processes,
-    so that each of them saves its state and stops.
+    leases. Without a GPU, each process has its own CPU threads. A signal to this process is passed on to all training
+    processes, so that each of them saves its state and stops.
 
     Args:
         command: the command of one run, without `--run`.
         paths: paths of the runs.
         device: `cpu`, `cuda` or `auto`, as for `choose_device`.
-        say: see `lease_gpu`.
+        say: prints a line when a wait for a GPU begins (default: prints nothing).
 
     Raises:
-        UserError: a run failed with the exit code of a UserError; its process has printed the message.
-        StoppedError: a run failed with another exit code, was stopped, or was not started because of a signal. The
-            exit code of this error is that of the first failed run. If no run failed, it is that of the first stopped
-            run; a run that was not started counts as stopped with code 75. Another attempt resumes the runs.
+        UserError: the first failed run, in the order of `paths`, ended with a UserError and has printed its message.
+        StoppedError: a run failed in another way, was stopped, or was not started because of a signal. Another attempt
+            resumes the runs. The error has the exit code of the first failed run or, if no run failed, of the first
+            stopped run. A run that was not started counts as stopped with code 75.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

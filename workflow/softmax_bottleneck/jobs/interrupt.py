@@ -5,8 +5,8 @@ ahead of a time limit; the process's own time limit; and the end of the workflow
 next call of the workflow would start a second process for the same run.
 
 A batch system kills a job at its time limit. A job that stops itself earlier loses no work, and the next attempt
-resumes the work. The time of the limit is converted to seconds left once, at the start. Therefore setting the clock
-later does not move the limit.
+resumes the work. A process computes once, at its start, how many seconds are left. Setting the clock later therefore
+does not move the limit.
 """
 
 import math
@@ -33,8 +33,8 @@ MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that shor
 class StoppedError(errors.BusyError):
     """The error that ends a process which was told to stop and has saved its state.
 
-    `exit_code` tells the cause (see the module's docstring). If child processes ended early, it is the exit code of one
-    of them.
+    `exit_code` is 130, 143 or 75 and tells the cause (see the module's docstring). A process that trains several runs
+    in child processes (`train_together`) passes on the exit code of one of the children instead.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -75,13 +75,13 @@ def time_limit(
 ) -> TimeLimit:
     """Return the shorter of two limits: the process's own limit, and the time left to its batch job.
 
-    If neither exists, `seconds` of the returned limit is None.
+    If neither exists, `seconds` of the returned limit is None. Durations are written as `90s`, `30m`, `4h` or `1.5d`.
 
     Args:
-        max_wall: own limit, counted from now, such as `90m` (None: the value of SOFTMAX_BOTTLENECK_MAX_WALL in
+        max_wall: duration of the process's own limit, from now (None: the value of SOFTMAX_BOTTLENECK_MAX_WALL in
             `environment` or, without this variable, no limit).
-        margin: how long before the end of the batch job to stop (None: three minutes, or a quarter of the time left if
-            that is shorter).
+        margin: duration by which the process stops before the end of its batch job (None: three minutes, or a quarter
+            of the time left if that is shorter).
         environment: environment variables (default: those of this process).
 
     Raises:
@@ -112,7 +112,7 @@ class Stop:
         self.workflow = workflow
 
     def receive(self, number: int, frame: object = None) -> None:
-        """Record a received signal. This method is the handler of SIGINT, SIGTERM and SIGUSR1.
+        """Record a received signal, so that `reason` reports it; the handler of SIGINT, SIGTERM and SIGUSR1.
 
         A second SIGINT (Ctrl-C) ends the process at once without saving; the work since the last save is then lost.
         """

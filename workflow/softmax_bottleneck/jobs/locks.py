@@ -1,17 +1,16 @@
 """Locks: one workflow at a time writes to a results folder, and one process at a time to the folder of a run.
 
-The lock of a workflow covers the results folder. It is an operating-system lock, which the kernel releases when its
-processes end. Snakemake's own lock stays behind when Snakemake is killed, until somebody removes it; the profiles
-therefore disable that lock. No option of Snakemake removes the lock of this module. `reproduce` shares its lock with
-the Snakemake process that it starts, so that the lock is held until both have ended. On a file system that does not
-support such locks, the workflow runs without one. If another workflow imports this workflow as a Snakemake module, no
-lock is taken.
+The lock of a workflow covers the results folder. It is an operating-system lock, which the kernel releases when the
+processes that hold it end. `reproduce` shares the lock with the Snakemake process that it starts, so that the lock is
+held until both have ended. Snakemake's own lock would stay behind when Snakemake is killed, so the profiles disable it.
+On a file system without operating-system locks, the workflow runs without a lock. If another workflow imports this
+workflow as a Snakemake module, no lock is taken.
 
-The lease of a run covers the folder of the run. It is a file that names the owner, which touches the file every few
-seconds. The lease ends when the owner removes the file, or when another process finds that the owner has ended and
-takes the lease over. Without leases, a training process that outlives a killed Snakemake would write to the same folder
-as its successor. With leases, the successor is rejected while the first process runs, and an owner that lost its lease
-stops. An operating-system lock does not suffice here: it cannot detect an owner on another node of a cluster.
+The lease of a run covers the folder of the run. It is a file that names the process that owns the folder. The owner
+touches the file every few seconds, and removes it at the end. While the owner runs, another process is rejected or
+waits. If the owner has ended without removing the file, the next process takes the lease over. An owner that has lost
+its lease stops. Without leases, a training process that outlives a killed Snakemake would write to the same folder as
+its successor. An operating-system lock does not suffice here: it cannot detect an owner on another node of a cluster.
 """
 
 import errno

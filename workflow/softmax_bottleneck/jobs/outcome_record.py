@@ -21,7 +21,10 @@ def paths(folder: Path, result: str) -> tuple[Path, Path]:
 
 
 def sound_record(folder: Path, result: str) -> Path | None:
-    """Return the path of a copy of the record that matches its hash; None if neither copy does."""
+    """Return the path of an intact copy of the record, outcome.json if possible; None if neither copy is intact.
+
+    A copy is intact if it matches the hash file beside it.
+    """
     return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
 
 

@@ -1,7 +1,7 @@
-"""Processes and SLURM jobs: which ones this process belongs to, and whether another one still runs.
+"""Functions that identify processes and SLURM jobs, and find out if they still run.
 
-Process ids are reused, and every machine and container counts its own. Therefore the start time distinguishes two
-processes with the same id, and the boot id and the process namespace say where an id is valid.
+Process ids are reused, so a process is identified by its id and its start time. Every machine and container counts its
+own ids, so the boot id and the process namespace tell where an id is valid.
 """
 
 import os
@@ -54,9 +54,9 @@ class Process:
 
 
 def pid_namespace_id() -> str:
-    """Return an id of the scope in which process ids are valid.
+    """Return an id of the scope (machine since its boot, and container) in which process ids are valid.
 
-    It consists of the boot id and the process namespace. Where /proc does not tell them, it is the host's name.
+    The id consists of the boot id and the process namespace. If /proc does not have both, the id is the host's name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
@@ -66,9 +66,10 @@ def pid_namespace_id() -> str:
 
 
 def answer_of(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """Run a command, and return its exit code and its output as text (`returncode`, `stdout`, `stderr`).
+    """Run a program, and return its exit code and its output as text (`returncode`, `stdout`, `stderr`).
 
-    None is returned if the program cannot be started or has not ended within TIMEOUT_S seconds.
+    `command` is the program and its arguments, such as "squeue", "--noheader". None is returned if the program cannot
+    be started or has not ended within TIMEOUT_S seconds.
     """
     try:
         return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)

@@ -47,8 +47,10 @@ class Job:
         name: name in messages and progress lines.
         folder: folder of the resume states and records; created if missing.
         result: file name of the record written at the end, `done.json` or `dynamic.json`.
-        ids: ids stored in the provenance of the record; a record with other ids belongs to another job.
-        identity: flat mapping stored in resume states; a state with another identity belongs to another job.
+        ids: {name: id}, such as the run_id, stored in the provenance of the record. A record with other ids belongs to
+            another job.
+        identity: flat mapping of the facts that determine the result, such as settings and seed. It is stored in the
+            resume states; a state with another identity belongs to another job.
         device: device of the computation.
         numerics: context manager that sets threads and determinism.
         owned: folder of the lease (None: `folder`). Jobs that write to a common folder give that folder, so that only
@@ -98,7 +100,7 @@ DEFAULTS = Options()
 
 
 class Work(Protocol):
-    """Work that is done in steps; its state is complete, so that equal states lead to bitwise equal results."""
+    """Work that is done in steps; equal values of `state` lead to bitwise equal results."""
 
     @property
     def finished(self) -> bool:
@@ -114,13 +116,13 @@ class Work(Protocol):
     def keep(self) -> None:
         """Write the output of the part, such as an epoch, that has just ended.
 
-        If the process is killed after this call and before its state is saved, the part is repeated and this method is
-        called again for it. The second call must write the same bits.
+        If the process is killed before the next save, the part is repeated later, and its output is written again. The
+        second call must write the same bits.
         """
         return
 
     def state(self) -> dict[str, Any]:
-        """Return the complete state as tensors, numbers and text."""
+        """Return everything that the remaining steps depend on, as tensors, numbers and text."""
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore a state that `state` returned, with its tensors on the job's device."""
@@ -233,7 +235,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
 
     Args:
         job: the job.
-        begin: returns the work of the job at its start; called only if the job is not finished.
+        begin: function that returns the job's work in its initial state; called only if the job is not finished.
         options: options of this call.
 
     Raises:
@@ -242,7 +244,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
         DataError: the record is damaged in every copy, and there is no resume state to make it again; or `job.is_whole`
             found that the output files do not agree with the record.
         MemoryExhaustedError: the machine's memory ran out.
-        BusyError: another process owns the job, or has taken it over meanwhile.
+        BusyError: another process owns the job, or took the job over while this process worked on it.
         StoppedError: the work was stopped, and its state is saved. The exit code is 143 for SIGTERM, 130 for SIGINT,
             and 75 for SIGUSR1, the time limit, or the end of the workflow that started this process.
         OSError: writing failed; earlier states are kept.
@@ -306,11 +308,13 @@ def _finished(job: Job) -> dict[str, Any] | None:
 
 @dataclass
 class Session:
-    """The work of one process on a job, from its start or resume to its stop.
+    """The work that one process does on a job, until the job is finished or the process stops.
+
+    The constructor loads the resume state of the previous session, if there is one.
 
     Attributes:
-        steps: number of steps done in all sessions.
-        before_s: wall time of earlier sessions in seconds, each up to its last saved state.
+        steps: number of steps done in this and earlier sessions.
+        before_s: wall time of all earlier sessions in seconds, without the time after the last save of each.
         history: a dict per session, in order, with its first step (`from_step`), its `device` and number of `threads`
             and, in a batch job, the job's number (`job`).
     """

@@ -46,7 +46,7 @@ def workflow_process() -> Process | None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt at a step of the workflow, as its last line in the log records it.
+    """An attempt at a step of the workflow, as a line of the log describes it.
 
     Attributes:
         step: name of the step, such as `train`.
@@ -71,9 +71,9 @@ class Attempt:
 
     @property
     def failure(self) -> tuple[int, str]:
-        """The exit code and the message of this attempt, to be used only if it failed.
+        """The exit code and the message of a failed attempt, such as (2, "train ptb/mos/1-0a1b: ...").
 
-        A killed step, or one with an exit code that is not in FIRST, gets the exit code 75 ("try again").
+        The exit code is 75 ("try again") if the step was killed, or if FIRST does not list the code of the step.
         """
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
@@ -88,8 +88,8 @@ def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> 
         step: name of the step.
         what: subject of the step (see `Attempt`).
         code: exit code of the step (default: it has just begun).
-        words: error message of a step that has ended. The default is for a step that begins: if it logs no end, it was
-            killed.
+        words: error message of a step that has ended. A step that begins keeps the default, "was killed ...", which
+            becomes its message if it never logs an end.
     """
     path = os.environ.get(LOG_VARIABLE)
     if path:
@@ -112,9 +112,10 @@ def attempts(path: Path) -> list[Attempt]:
 
 
 def failures(path: Path) -> list[tuple[int, str]]:
-    """Return the exit code and message of every step whose last attempt failed, the most important failure first.
+    """Return the exit code and message of every step whose last attempt failed, in the order of the codes in FIRST.
 
-    A step without a logged end counts as killed; call this function only after all steps have ended.
+    Errors that need a correction therefore come before errors that another attempt may solve. A step without a logged
+    end counts as killed; call this function only after all steps have ended.
     """
     found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
     return sorted(found, key=lambda failure: FIRST.index(failure[0]))

@@ -78,13 +78,14 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place,
 
 
 def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return metrics and curves of the piecewise linear function (PLIF) that a run's head has learned.
+    """Return slope metrics and curves of the piecewise linear function (PLIF) that a run's head has learned.
 
-    The function at initialisation, of an untrained model with the same settings and seed, is given for comparison.
+    An untrained model with the same settings and seed gives the initial function, for comparison.
 
     Returns:
-        The `slope_metrics` of both functions (such as slope_mean, and slope_mean_init at initialisation), and
-        {"function": the dict of `function_curves`}. Both dicts are empty for a head without such a function.
+        Two dicts, both empty for a head without such a function. The first has the keys of `slope_metrics` for the
+        learned function (`slope_mean`) and the initial one (`slope_mean_init`). The second is
+        {"function": result of `function_curves`}.
     """
 
     trained = piecewise_linear(model)
@@ -115,9 +116,10 @@ def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, floa
 
 @torch.no_grad()
 def function_curves(trained: PiecewiseLinear, initial: PiecewiseLinear) -> dict[str, list[float]]:
-    """Return the values of the trained and the initial function on an even grid over their domain, for a figure.
+    """Return the values of the trained and the initial function at evenly spaced logits, for a figure.
 
-    The keys are `logit` (the GRID points of the grid), `trained` and `initial`. Values are rounded to 4 decimals.
+    The keys are `logit` (GRID logits, from the lower to the upper bound of the domain), `trained` and `initial` (the
+    values at these logits). All numbers are rounded to 4 decimals.
     """
     logit_G = torch.linspace(-trained.bound, trained.bound, GRID, dtype=torch.float64)
     curves = {

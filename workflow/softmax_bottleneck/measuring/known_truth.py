@@ -46,7 +46,10 @@ class TextLaw:
         return self.truth.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
 
     def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
-        """Return metrics of the true distribution, and of a model whose KL(P* || Q) at the predicted words is kl_T.
+        """Return metrics of the true distribution and of a model.
+
+        Args:
+            kl_T: the model's KL(P* || Q) at each predicted word, in nats.
 
         Returns:
             The dict of `law_metrics` with these further keys:
@@ -54,7 +57,7 @@ class TextLaw:
             * kl_truth_nats: mean of kl_T.
             * entropy_ppl: lowest perplexity that a model can expect in the contexts of the test text, i.e. the
               exponential of the mean entropy of P*.
-            * excess_ppl: increase of entropy_ppl by the model's mean KL.
+            * excess_ppl: entropy_ppl exp(kl_truth_nats) - entropy_ppl, the perplexity that the model's KL adds.
             * entropy_rate_ppl: lowest possible perplexity on an infinite text.
             * rank_truth: rank of log P* over all contexts of the language.
         """
@@ -83,11 +86,12 @@ def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
     """Return perplexities of the true distribution on train and test, and the ranks of its log-probabilities on test.
 
     The perplexities are computed from log P* of the words of the text. As in published perplexities, the sum of losses
-    is divided by the text's length L, although only L - 1 words are predicted. The ranks come from the exact factors of
-    log P*.
+    is divided by the text's length L, although only L - 1 words are predicted. The ranks are computed from the known
+    factors of the true logits.
 
     Returns:
-        A dict with the keys law_train_ppl, law_test_ppl and, with the prefix `law_`, those of `RankReport.metrics`.
+        A dict with the keys law_train_ppl, law_test_ppl, law_rank_press, law_rank_press_low, law_rank_press_high, and
+        one for every epsilon, such as law_rank_eff_1e-3 (see `RankReport.metrics`).
     """
     language = truth.language
     order_V = language.order(corpus.words)

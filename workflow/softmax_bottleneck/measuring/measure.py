@@ -31,8 +31,8 @@ class Computed:
     """The results of one of the steps `evaluate`, `spectrum` and `wordsim`.
 
     Attributes:
-        files: {file name: content} of the step's JSON files, not yet written. The step's result, such as rank.json,
-            comes last (see STEPS).
+        files: {file name: content} of the step's JSON files, which are not yet written, in the order of writing. The
+            step's result, such as rank.json, is the last.
         arrays: {file name: sha256} of the .npz files that the step has already written.
         message: the outcome in a few words, for the progress line.
     """
@@ -66,11 +66,11 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
 
 
 def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Measure a run in the process that has just trained it, which saves the job `measure` most of its work.
+    """Measure a run in the process that has just trained it, so that the job `measure` has less to do later.
 
-    The job `measure` runs later in any case. It computes what is missing and writes measured.json. Therefore a step
-    whose input files do not exist yet is skipped here. A failure or a signal ends only this function, and `say` reports
-    it. In a process with a time limit nothing is measured here, because these steps cannot be resumed.
+    The job `measure` computes what is missing and writes measured.json. A step is skipped here if one of its input
+    files does not exist yet. If a step fails or a signal arrives, `say` reports the reason, and this function returns
+    without an error. In a process with a time limit nothing is measured here, because these steps cannot be resumed.
     """
     if time_limit(study.max_wall, study.time_margin).seconds is not None:
         return
@@ -91,9 +91,9 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute a step of a run and write its JSON files, the step's result (see STEPS) last.
+    """Compute a step of a run and write the step's JSON files; the result, such as rank.json, is written last.
 
-    For a diverged run nothing is computed, and the files hold its status and the reason instead of numbers.
+    For a diverged run nothing is computed. The files then hold the run's status and the reason instead of numbers.
     """
     started, folder = time.monotonic(), study.store.run_folder(path)
     run, done = run_and_record(folder)
@@ -113,7 +113,10 @@ def _call(study: Study, path: str, step: str, say: Say) -> None:
 
 
 def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
-    """Return the results of a step; its module is imported here, so that `wordsim` does not import torch."""
+    """Return the results of a step; `done` is the content of the run's done.json.
+
+    Only the module of this step is imported, so that `wordsim` does not import torch.
+    """
     if step == "evaluate":
         from softmax_bottleneck.measuring.evaluate import evaluate
 
@@ -131,7 +134,7 @@ def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Comp
 def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
     """Return True if a step's files are undamaged and were made by the current code from the current inputs.
 
-    The files of a diverged run have no numbers, so they stay valid when the code changes.
+    `folder` is the run's folder. The files of a diverged run have no numbers, so they stay valid when the code changes.
     """
     if not artefacts.is_sound(folder / STEPS[step]):
         return False
@@ -147,7 +150,8 @@ def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
 def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
     """Return all facts, besides the input files, that determine a step's numbers.
 
-    The dict holds the step's name, the fingerprint of its code, and the dataset's setting that the step reads.
+    The dict has the keys `step` (name), `code` (fingerprint) and `setting`. The setting is the result of
+    `contexts_file` for `evaluate`, the dataset's `rank_contexts` for `spectrum`, and its `wordsim` for `wordsim`.
     """
     dataset = load_dataset(run.dataset, study.file.resolve().parent)
     setting = {
@@ -159,9 +163,10 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
 
 
 def contexts_file(study: Study, name: str) -> str | None:
-    """Return the name of the file in report/published that lists contexts of a dataset, or None if there is none.
+    """Return the name of the file that lists contexts of a dataset's test text, or None if there is none.
 
-    The predicted words are shown for the listed contexts. A dataset cut from another one uses the file of that dataset.
+    `evaluate` stores the predicted words of the listed contexts. The file is in report/published. If a dataset has no
+    file of its own and was cut from another dataset (its `base`), the file of the base is used.
     """
     near = study.file.resolve().parent
     dataset = load_dataset(name, near)

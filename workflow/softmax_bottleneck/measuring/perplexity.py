@@ -67,7 +67,8 @@ def body_segments(
 def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
     """Return the T - 1 hidden states of a text of T tokens, read as one stream, and the token after each of them.
 
-    The published test perplexities are measured in this way. Arguments are those of `body_segments`.
+    The published test perplexities are measured in this way. The model is set to evaluation mode. `bptt` is the number
+    of time steps per segment of a transformer; a recurrent body ignores it.
     """
     segments = list(body_segments(model, ids_T, 1, bptt))
     hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
@@ -104,7 +105,7 @@ class Predictions:
     Attributes:
         log_p_T: log-probability of the true word, nats, float64.
         true_rank_T: rank of the true word by probability, from 1; among equally probable words the smaller id is first.
-        top: {index of a context: its most probable words} for the requested contexts.
+        top: {index of a requested context: its five most probable words, with ids and log-probabilities}.
         kl_T: KL(P* || Q) in nats if the true distribution P* is known, else None.
     """
 
@@ -171,7 +172,7 @@ def _top_words(log_p_V: Tensor, true_rank: int) -> TopWords:
 
 
 def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
-    """Raise DataError unless the log of the sum of each row's probabilities is closer to zero than `tolerance`."""
+    """Raise DataError if the logarithm of a row's total probability differs from zero by `tolerance` or more."""
     worst = log_p_NV.logsumexp(1).abs().max().item()
     if not worst < tolerance:
         raise DataError(f"probabilities do not sum to one: log of a row's sum is {worst:.2e} (limit {tolerance:.0e}); "
@@ -180,9 +181,11 @@ def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
 
 @torch.no_grad()
 def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
-    """Return the loss in nats (float64) of every token except the first of each stream.
+    """Return the losses in nats (float64) of all tokens except the first of each stream.
 
-    The head's fused loss is used, so that the log-probabilities of the whole text are never in memory at once.
+    The array is flat: the losses of the second tokens of all streams, then those of the third tokens, and so on. `bptt`
+    is the number of time steps per segment of a transformer; a recurrent body ignores it. The head's fused loss is
+    used, so that the log-probabilities of the whole text are never in memory at once.
     """
     segments = body_segments(model, ids_T, streams, bptt)
     found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
@@ -194,9 +197,9 @@ class Perplexities:
     """The perplexity of one text by two definitions, which divide the sum of losses by different numbers.
 
     Attributes:
-        published: divisor as in the AWD-LSTM code: the number of tokens of the text, although the first token of each
-            stream is not predicted.
-        sound: the correct divisor, the number of predicted tokens.
+        published: perplexity as the AWD-LSTM code computes it. The divisor is the number of tokens of the text,
+            although the first token of each stream is not predicted.
+        sound: correct perplexity. The divisor is the number of predicted tokens.
     """
 
     published: float
@@ -222,14 +225,14 @@ def perplexity_metrics(
         model: the model, which is set to evaluation mode.
         corpus: the texts.
         log_p_T: log-probabilities of the words of the test text, read as one stream. They are ignored if
-            `schedule.test_batch_size` is not 1; the test text is then read again in so many parallel streams.
+            `schedule.test_batch_size` is not 1. In this case the test text is read again, in `test_batch_size`
+            parallel streams.
         schedule: settings of the training; train and valid are read in `schedule.eval_batch_size` parallel streams.
 
     Returns:
         A dict with the keys test_ppl, test_ppl_sound, valid_ppl, valid_ppl_sound, train_ppl_sound and unigram_ppl.
-        Names with `_sound` divide by the number of predicted tokens. test_ppl and valid_ppl use the divisor that the
-        run's `schedule.loss_divisor` names: with "targets" they equal the `_sound` values, with "length" they are
-        `Perplexities.published`.
+        Keys with `_sound` have the value `Perplexities.sound`. test_ppl and valid_ppl are `Perplexities.sound` if
+        `schedule.loss_divisor` is "targets", and `Perplexities.published` if it is "length".
     """
 
     def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:
