@@ -45,13 +45,18 @@ class Head:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules of the package that compute this head and the heads that its `pointwise` and `prior` name."""
+        """The names of the modules that compute this head, sorted, such as `("heads.doc", "heads.softmax")`.
+
+        The options `pointwise` and `prior` of a head are names of heads; the modules of these heads are included.
+        """
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{registry.module_path(name).stem}" for name in names))
 
     @classmethod
     def of(cls, options: Mapping[str, Any], where: str) -> Self:
-        """Return the head for a mapping of `name` and options; `where` locates the mapping in error messages.
+        """Return the head for a mapping of its name and options, such as `{"name": "mos", "components": 3}`.
+
+        Absent options get their defaults. `where` is the location of the mapping, for error messages.
 
         Raises:
             UserError: the head or an option is unknown, or a value is not allowed.
@@ -255,8 +260,8 @@ class Run:
     def path(self) -> str:
         """The path of the run's folder below results/runs.
 
-        It is `<dataset>/<model>/<seed>-<run_id>`, or `<start>/finetune-<run_id>` for a finetuned run. If
-        `duplicate_of` is set, it stands in the place of <model>.
+        The path is `<dataset>/<model>/<seed>-<run_id>`, where <model> is `duplicate_of` if that is set. For a finetuned
+        run, the path is `<start>/finetune-<run_id>`, where <start> is the path of the trained run.
         """
         if self.start:
             return f"{self.start}/finetune-{self.run_id}"
@@ -270,8 +275,8 @@ class Run:
     def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Self:
         """Return the run that a run.json describes.
 
-        The run_id in the file is ignored. The returned run has a run_id of the current code, which differs from the
-        one in the file if the code has changed since.
+        The run_id in the file is ignored. The returned run computes its run_id from the current code, so that the two
+        differ if the code has changed since the file was written.
 
         Args:
             value: the content of run.json.

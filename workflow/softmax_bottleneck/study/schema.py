@@ -36,7 +36,7 @@ Value = TypeVar("Value")
 def section(kind: type[Value]) -> type[Value]:
     """Return a class as a frozen, keyword-only pydantic dataclass, which rejects unknown keys and wrong values.
 
-    It validates values from a YAML file (see `read`) and values that code passes to the constructor.
+    Values are validated when they come from a YAML file (see `read`) and when code calls the constructor.
     """
 
     def check_keys(cls: type[Any], values: object) -> object:
@@ -49,13 +49,13 @@ def section(kind: type[Value]) -> type[Value]:
 
 
 class PartOf:
-    """A pydantic annotation for a mapping with any subset of the keys of a section, such as a layer of settings.
+    """A pydantic annotation for a dict that may have any of the fields of a section as keys, and need not have all.
 
-    Example: `Annotated[dict[str, Any], PartOf(Schedule)]` accepts `{"epochs": 3}`.
+    Example: `Annotated[dict[str, Any], PartOf(Schedule)]` accepts `{"epochs": 3}`, as in a layer of settings.
 
     Args:
-        kind: the section, a dataclass. It declares the type of every key.
-        changed: the types of single keys that differ from the types in the section.
+        kind: the section, a class made by `section`. The types of its fields are the types of the keys.
+        changed: types that replace those of the section, by key, such as `context_size=int | None`.
     """
 
     def __init__(self, kind: type, **changed: Any) -> None:
@@ -156,9 +156,9 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
-    """Return the end of an error message on an unknown word: a hint at the allowed words.
+    """Return a hint to append to an error message about an unknown word.
 
-    The hint is `; did you mean 'mos'?` if an allowed word is similar, else `; allowed are mos, softmax`.
+    The hint is `; did you mean 'mos'?` if an allowed word is similar to `word`, else `; allowed are mos, softmax`.
     """
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)

@@ -108,7 +108,7 @@ class Study:
     def shown(self) -> tuple[Run, ...]:
         """The training runs that at least one experiment of the study includes.
 
-        If several models share a run, it is listed once for each of them.
+        A run that several models share is listed once per model.
         """
         keys = {(r.dataset, r.model, r.seed) for experiment in self.experiments for r in self.runs_of(experiment)}
         return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
@@ -121,7 +121,7 @@ class Study:
     def shown_finetuned(self) -> tuple[Run, ...]:
         """The finetuned runs that at least one experiment of the study includes.
 
-        If several models share a run, it is listed once for each of them.
+        A run that several models share is listed once per model.
         """
         shown = self._shown_after("finetune")
         return tuple({(run.model, run.path): run for run in shown}.values())
@@ -130,7 +130,7 @@ class Study:
     def shown_evaluations(self) -> tuple[Evaluation, ...]:
         """The dynamic evaluations that at least one experiment of the study includes.
 
-        If several models share the evaluated run, the evaluation is listed once for each of them.
+        If several models share the evaluated run, the evaluation is listed once per model.
         """
         shown = [Evaluation(run, self.stages[run.dataset, run.model].dynamic) for run in self._shown_after("dynamic")]
         return tuple({(evaluation.run.model, evaluation.path): evaluation for evaluation in shown}.values())
@@ -143,9 +143,9 @@ class Study:
     # --- what to compute, without repetitions
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """The runs to train: those that at least one experiment includes.
+        """The runs to train, which are the runs that at least one experiment includes, each listed once.
 
-        If several models share a run, it is listed only once, under the first of them (`Run.duplicate_of`).
+        A run that several models share is listed as the run of the first of these models in the study's YAML.
         """
         paths = {run.path for run in self.shown}
         return tuple(run for run in self.runs if not run.duplicate_of and run.path in paths)
@@ -210,9 +210,9 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
 
     Args:
         file: the study's YAML. Its folder is searched for datasets and experiments.
-        overrides: top-level keys that replace those of the file, such as `mirror`, `device` or `threads` from the
-            command line. If `overrides` has all keys without a default in `StudyFile`, the file is not read. Another
-            workflow can declare a whole study in this way.
+        overrides: values of top-level keys, such as `{"device": "cpu"}` from the command line; they replace those of
+            the file. If `overrides` has every required key of `StudyFile`, it is the whole study, and the file is not
+            read. Another workflow can declare a study in this way.
         store: the folders of results and data (default: those of the workflow).
 
     Raises:
@@ -332,8 +332,8 @@ class _ExperimentResolver:
     Attributes:
         declared: the study's YAML.
         datasets: the study's datasets by name.
-        members: name -> names of models: for a model a list of only its own name, for a grid the names of all its
-            models.
+        members: {name: names of models}. The name of a model has the list of this one name; the name of a grid has the
+            list of all models of the grid.
         near: the folder in which the study's own datasets and experiments are searched first.
         where: the study's file, for error messages.
     """
@@ -387,11 +387,14 @@ class _ExperimentResolver:
         return self._with_absent(experiment, original)
 
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
-        """Return the experiment `shown` with the attributes `absent` and `absent_datasets`.
+        """Return the experiment `shown` with `absent` and `absent_datasets` set.
 
-        These attributes name the models and corpora of the published table that this study lacks. If all corpora of the
-        study are a user's own texts, no published number is comparable. Only the attribute `published` is then changed:
-        it becomes empty. An experiment without published numbers is returned unchanged.
+        `absent` and `absent_datasets` name the models and corpora of the published table that this study lacks. There
+        are two exceptions:
+
+        - An experiment without published material is returned unchanged.
+        - If all corpora of the study are a user's own texts, no published number is comparable. The experiment is then
+          returned with an empty `published`, and `absent` and `absent_datasets` stay empty.
 
         Args:
             shown: the experiment with the models and datasets of this study.
@@ -409,16 +412,17 @@ class _ExperimentResolver:
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
-        """Return the names of the study's datasets for an experiment, and a sentence on missing corpora.
+        """Return (names of the study's datasets for an experiment, sentence on missing corpora).
 
-        An own dataset is not a published corpus and stands for none, such as a user's text. The datasets are
+        The names are
 
         - all datasets of the study, if the experiment names no corpora;
-        - otherwise the experiment's corpora that the study has, and datasets that stand for the others;
-        - the own datasets, if this leaves none.
+        - otherwise the corpora of the experiment; the study's proxies replace every corpus that the study lacks;
+        - the study's own datasets, if no name is found in this way. An own dataset, such as a user's text, is neither
+          a published corpus nor a proxy for one (its `corpus` is empty).
 
-        The sentence names the experiment's corpora that the study lacks. The sentence is empty if no corpus is missing,
-        or if the study has an own dataset.
+        The sentence names the corpora of the experiment that the study lacks and has no proxy for. The sentence is
+        empty if there are none, or if the study has an own dataset.
         """
         if not experiment.datasets:
             return list(self.datasets), ""
@@ -455,7 +459,7 @@ def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> No
 def study_from_environment() -> tuple[Path, dict[str, Any]]:
     """Return the study file and the overrides from the environment variables that `export` sets.
 
-    Without these variables, they are config/demo.yaml and no overrides.
+    If these variables are not set, the file is config/demo.yaml, and there are no overrides.
     """
     file = os.environ.get(STUDY_VARIABLE) or ROOT / "config" / "demo.yaml"
     return Path(file), json.loads(os.environ.get(SET_VARIABLE, "{}"))

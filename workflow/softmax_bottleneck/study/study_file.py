@@ -34,7 +34,7 @@ class Column:
         published: filters that select the published numbers for this column. A key is a column of the CSV files in
             report/published; a value is a regular expression. Example: `{table: "^Table 2$"}`.
         datasets: corpora for which the table has this column; empty means all.
-        stage: stage after which the metric is measured: `finetuned`, `dynamic`, or empty for training.
+        stage: stage whose result is measured: `finetuned`, `dynamic` (dynamic evaluation), or empty (trained run).
         published_as: name of the metric in report/published, if it differs from `metric`.
         measured: true to show measured and published numbers; false to show only published numbers.
     """
@@ -72,14 +72,14 @@ class Experiment:
             `random` (all but the authors' own).
         stages: stages of the experiment's runs after training: `finetune`, `dynamic` (dynamic evaluation), or both in
             this order.
-        published_rows: model -> how to find its published numbers if they have another name in report/published.
-            Example: `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. The key `model` is the other name;
-            any other key is a column of the CSV file, whose value must match the regular expression.
+        published_rows: for models with another name in report/published: model -> filter of the published rows.
+            Example: `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. The value of `model` is the name in
+            report/published. Every other key is a column of the CSV files; its cells must match the regular expression.
         needs: reason why the experiment, or a part of it, cannot be made; empty if all of it can.
         columns: columns of the table, one metric each, in order.
         options: keyword arguments of the view.
-        entries: names under `models` of the study's YAML that belong to the experiment. A grid is one entry and is
-            listed even if none of its models is trained.
+        entries: names under `models` of the study's YAML that belong to the experiment. A grid, which has several
+            models in `models`, is one name in `entries`, also if none of its models is trained.
         absent: models of the published table that the study lacks.
         absent_datasets: corpora of the published table that the study lacks and has no proxy for.
     """
@@ -116,9 +116,9 @@ class Experiment:
 
     @property
     def is_void(self) -> bool:
-        """True if this study has no model or no corpus for the experiment, so that no part of it can be measured.
+        """True if no part of the experiment can be measured, because the study has no model or no corpus for it.
 
-        The attribute `needs` then says why. The table or figure can still show published numbers (`quotes`).
+        The attribute `needs` has the reason. If `quotes` is true, the table or figure still shows published material.
         """
         return bool(self.needs) and not (self.datasets and self.entries)
 
@@ -176,8 +176,8 @@ class ModelEntry:
     Attributes:
         head: a name (a file in workflow/softmax_bottleneck/heads), or `{name: ..., option: ...}`.
         label: name of the model in tables and figures (default: the head's own).
-        like: name of another entry. This model inherits its layers of settings, `body` and `schedule`, and also its
-            head options if the head is the same. The other entry may have a `like` of its own.
+        like: name of another entry, from which this model inherits the layers of settings, `body` and `schedule`. If
+            both have the same head, the head's options are inherited, too. The other entry may have a `like` itself.
         datasets: corpora to train on; all corpora of the study when absent.
         seeds: `all`; `author`, only the authors' own seed (the first if there is none); or a list of seeds. All seeds
             when absent. Writing `all` makes the entry a variant (see `is_variant`).
@@ -208,8 +208,8 @@ class ModelEntry:
     def is_variant(self) -> bool:
         """True if the entry is left out of experiments with `models: all`.
 
-        These are the entries with `like` or `grid`, and those whose `seeds` is the word `all` or `author`. An entry
-        without `seeds` is no variant.
+        An entry is a variant if it has `like` or `grid`, or if its `seeds` is written as the word `all` or `author`. A
+        list of seeds, or an absent `seeds`, does not make the entry a variant.
         """
         return self.like is not None or self.grid is not None or isinstance(self.seeds, str)
 
@@ -233,8 +233,12 @@ class Search:
 class Model:
     """A model of a study, which is an entry under `models` or one combination of an entry's grid.
 
-    A layer of settings applies to the model if it names one of `inherits_from`. These are the names of the model, of
-    its entry, of the entry under `like`, of the entry under `like` of that entry, and so on.
+    Attributes:
+        name: name of the model.
+        entry: the entry, with inherited settings and the values of this combination filled in.
+        label: label in tables and figures.
+        inherits_from: the model's name, the name of its entry, and the names that the chain of `like` leads to. A layer
+            of settings applies to the model if the `when` of the layer names one of them.
     """
 
     name: str
@@ -299,9 +303,9 @@ def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list
 def _members(family: Model, grid: Grid, where: str) -> list[Model]:
     """Return the models of a grid: all combinations of its values, or `max_runs` of them.
 
-    A hash chooses the combinations. A larger `max_runs` therefore keeps the earlier choice and adds to it. Each model
-    is the entry with the values of one combination. Its name lists them, such as `gss-c0-k2`. A name that would be too
-    long ends with a hash of the values instead.
+    A hash ranks the combinations, and the first `max_runs` are chosen. A larger `max_runs` therefore only adds models.
+    Each model is the entry with the values of one combination, which its name lists, such as `gss-c0-k2`. If such a
+    name would be too long, a hash replaces the values.
     """
     entry = family.entry
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]

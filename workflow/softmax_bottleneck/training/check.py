@@ -1,7 +1,7 @@
 """The step `check`: it builds the models of a study without allocating their weights, before the first job begins.
 
-The step finds incompatible options, models that do not fit the machine, and ranks over more contexts than the test text
-has, before anything is computed. The step also counts parameters and estimates costs.
+Before anything is computed, the step finds incompatible options, models that are too large for the machine, and ranks
+that need more contexts than the test text has. The step also counts parameters and estimates costs.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
     """Check that this machine and the texts suffice for the study; `planned` is the result of `costs`.
 
     Raises:
-        UserError: an unfinished run needs more memory than the machine has; the unfinished runs need more disk space in
-            total than is free; a rank needs more contexts than the test text has; or a text is too short for its number
-            of streams, the parallel sequences into which the text is cut.
+        UserError: an unfinished run needs more memory than the machine has; the unfinished runs together need more disk
+            space than is free; a rank needs more contexts than the test text has; or a text is too short for the number
+            of streams (parallel sequences) into which it is cut.
     """
     sizes = _sizes(study)
     for name, dataset in study.datasets.items():
@@ -116,10 +116,11 @@ def _memory_gb(on_gpu: bool) -> float:
 
 
 def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
-    """Yield (run, key of the setting with the number of streams, split, number of tokens that the split needs).
+    """Yield (run, key, split, tokens): the least number of tokens that the split needs for a run.
 
-    A stream is one of the parallel sequences into which a text is cut. Each stream needs two tokens, or three if a
-    model is trained on that stream. A training text that is read in pieces needs these tokens in every piece.
+    A text is cut into parallel sequences, the streams. `key` is the setting with the number of streams, such as
+    `schedule.batch_size`. Each stream needs two tokens, or three for training. If training reads the text in pieces,
+    every piece needs these tokens.
     """
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule
@@ -132,7 +133,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 
 def check_stages(study: Study) -> None:
-    """Raise UserError if a dynamic evaluation uses a body that carries no state to the next segment: `transformer`."""
+    """Raise UserError if the body of a dynamic evaluation carries no state between segments, as the transformer."""
     sizes = _sizes(study)
     for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:

@@ -1,8 +1,8 @@
 """Dynamic evaluation: the weights follow a text while it is scored (Krause et al. 2018; used by Kanai 2018, section 4).
 
-First, one pass over the training text in batches of short segments, with fixed weights, gives gradient statistics M and
-R of each weight. Let g_b be the gradient of the mean loss of batch b = 1 .. B, and let m be the mean of M over the
-entries of a parameter tensor:
+First, one pass over the training text, with fixed weights, gives gradient statistics M and R of each weight. The pass
+reads batches of short segments. Let g_b be the gradient of the mean loss of batch b = 1 .. B, and let m be the mean of
+M over the entries of a parameter tensor:
 
     scaling `mean` (Krause's code):   M = sqrt(sum_b g_b^2 / B),   R = M / mean over tensors of m
     scaling `sum`  (Yang's code):     M = sqrt(sum_b g_b^2),       R = M / sum  over tensors of m
@@ -15,13 +15,14 @@ eta, decay rate lambda and a small constant epsilon:
 
 A text's loss is the mean over its L - 1 predicted tokens, as in Krause's and Yang's code.
 
-The network is always in evaluation mode: dropout and weight drop are off. Yang's code stays in train mode, because
-cuDNN's backward pass required that mode, and uses a weight drop of 0.5. Its scores and gradients therefore come from a
-network in which half of the recurrent weights are set to zero at random. Here the body asks cuDNN to prepare for a
-backward pass also in evaluation mode.
+The network is always in evaluation mode: dropout and weight drop are off. Yang's code instead stays in train mode with
+a weight drop of 0.5, because cuDNN's backward pass required train mode. The scores and gradients of Yang's code
+therefore come from a network in which half of the recurrent weights are set to zero at random. This module needs no
+train mode, because the LSTM body makes cuDNN prepare a backward pass in evaluation mode, too.
 
 Numerical stability: M + epsilon > 0, and clipping R at 1 / lambda keeps the decay from overshooting theta_0. A loss
-that is not finite counts as infinite, so that its setting is never chosen. At eta = 0 no bit of the weights changes.
+that is not finite counts as infinite, so that the step size and decay that led to it are not chosen. With eta = 0, the
+weights do not change at all.
 
 Shapes: L rows of a text in B columns (streams), N predicted tokens of a segment.
 """
@@ -118,7 +119,7 @@ class Reading:
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
-        """Read the next segment, and call `self.use` with its losses in nats, which keep their autograd graph."""
+        """Read the next segment, and call `self.use` with its losses in nats, from which gradients can be computed."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
@@ -167,7 +168,7 @@ class Gathering(Reading):
 class Scoring(Reading):
     """A pass that scores a text with fixed weights.
 
-    It uses the same kernels as `Following`, so that the losses of both can be compared.
+    The losses are computed with the same kernels as in `Following`, so that both can be compared.
     """
 
     KEPT = (*Reading.KEPT, "total")
@@ -224,12 +225,12 @@ class Following(Scoring):
 
 # --- the whole evaluation -------------------------------------------------------------------------------------------
 class Evaluator:
-    """A dynamic evaluation in resumable steps: gradient statistics, tuning on the validation text, scores of two texts.
+    """A dynamic evaluation in resumable steps: gradient statistics, tuning, and scores of validation and test text.
 
-    A candidate is a pair of step size and decay. Every candidate is tried on the tuning text, the first `tune_tokens`
-    tokens of the validation text. The candidate with the lowest loss is chosen and used for the whole validation text.
-    If the loss is then not below that of the trained weights, dynamic evaluation does not help. The reported step size
-    is 0 in this case, and the results are those of the trained weights.
+    A candidate is a `Setting`, one pair of step size and decay. Every candidate is tried on the tuning text, the first
+    `tune_tokens` tokens of the validation text. The candidate with the lowest loss is chosen and used for the whole
+    validation text. If the loss there is not below that of the fixed trained weights, dynamic evaluation does not help.
+    The reported step size is then 0, and the results are those of the trained weights.
 
     Attributes:
         texts: the texts in the order of reading. First the training text, for statistics; then the validation and test
@@ -266,7 +267,7 @@ class Evaluator:
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
     def _next_reading(self) -> Reading | None:
-        """Return the next pass over a text, which starts from the trained weights, or None at the end.
+        """Return the next pass over a text, or None at the end; every pass starts from the trained weights.
 
         The last pass, over the test text, is left out if the chosen candidate does not help (`helps`).
         """
@@ -306,14 +307,15 @@ class Evaluator:
         return True
 
     def results(self) -> dict[str, Any]:
-        """Return the metrics and the loss of every setting that was tried.
+        """Return the metrics of the evaluation and the losses of all candidates.
 
         Returns:
             A dict with four keys:
-            `metrics`: nine numbers. `valid_ppl` and `test_ppl` are perplexities with the chosen setting,
-                `valid_ppl_static` and `test_ppl_static` those with the trained weights. `valid_gain` and `test_gain`
+            `metrics`: nine numbers. `valid_ppl_static` and `test_ppl_static` are the perplexities of the fixed trained
+                weights. `valid_ppl` and `test_ppl` are the perplexities of dynamic evaluation with the chosen
+                candidate, or the static ones if the candidate does not help (`helps`). `valid_gain` and `test_gain`
                 are `*_ppl_static` minus `*_ppl`. `dynamic_learning_rate`, `dynamic_decay` and `dynamic_epsilon` are the
-                chosen setting; the learning rate is 0 if the setting does not help on the validation text.
+                chosen candidate; the learning rate is 0 if the candidate does not help.
             `tried`: one dict per candidate with `learning_rate`, `decay` and `loss_nats` (None if not finite).
             `tuned_on_tokens`: number of predicted tokens of the tuning text.
             `batches`: number of batches of the training text that gave the gradient statistics.

@@ -1,11 +1,11 @@
 """Finetuning: a trained run continues from its best weights with averaged SGD (Merity et al. 2018, section 5).
 
-The procedure is that of both published code bases (`finetune.py` of AWD-LSTM and of MoS). Averaging starts at the first
-update, and the validation loss of an epoch is the loss of the averaged weights. The averaged weights are stored only if
-their loss is the lowest so far. The first loss to beat is that of the trained weights, so that finetuning never
-increases the validation loss. Finetuning ends when the validation loss stalls (`optim.should_switch` with the
-schedule's `nonmonotone_window`). If `tested_weights` of the schedule is `last`, the averaged weights of the last epoch
-are stored, whatever their loss.
+The procedure is that of `finetune.py` in the published code of AWD-LSTM and of MoS. Averaging starts at the first
+update. After every epoch the averaged weights are evaluated on the validation text, and stored if their loss is lower
+than all earlier ones. The loss of the trained weights counts as an earlier one, so that finetuning never increases the
+validation loss. Finetuning ends when the validation loss stalls (`optim.should_switch` with the schedule's
+`nonmonotone_window`). If the schedule's `tested_weights` is `last`, the averaged weights of the last epoch are stored,
+whatever their loss.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 
 
 class Finetuner(Trainer):
-    """A trainer that starts from the trained `weights`, which count as epoch 0.
+    """A trainer that starts from the trained `weights`, which count as the result of epoch 0.
 
-    The trained weights are the weights to be tested until an epoch has a lower validation loss. If `tested_weights` is
-    `last`, the first epoch replaces them whatever its loss.
+    The trained weights remain the weights to be tested (`best`) until an epoch has a lower validation loss. If the
+    schedule's `tested_weights` is `last`, every epoch replaces `best`, whatever its loss.
     """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:

@@ -1,8 +1,8 @@
 """The step `fit`: it fits output heads of several widths to the same known distributions.
 
-A *unit* is the set of all fits to the distributions of one seed. Each fit has its own file, named by the fit's
-settings, in a folder that belongs to the distributions. A plan with a new head or width therefore repeats no finished
-fit. Fits of a unit that are not done run together, because they share the distributions and every fresh sample.
+A *unit* is the set of all fits to the distributions of one seed. Each finished fit has its own file, named by the fit's
+settings, in a folder that belongs to the distributions. If a study's YAML gets a new head or width, finished fits are
+therefore not repeated. The missing fits of a unit run together, because they share the distributions and all samples.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ class Fitting(Work):
         return False
 
     def _early(self, fitted: FreeContexts) -> dict[str, float]:
-        """Return the gradient shares and the KL (nats) at this update, as `{'kl_nats_early': 0.3}`.
+        """Return the current gradient shares and KL of a fit; values that are not finite are left out.
 
-        Values that are not finite are left out.
+        The keys are `gradient_energy_early`, `gradient_words_early`, `gradient_cosine_early` and `kl_nats_early`.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
         found = gradient_flow.gradient_shares(fitted, self.known)
@@ -148,8 +148,8 @@ class Fitting(Work):
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned.
 
-        The state lacks a fit if the file of that fit was intact when the state was saved, and is damaged now. In this
-        case nothing is restored, and all missing fits start over.
+        The state has only the fits that were missing when it was saved. If the file of another fit has been lost or
+        damaged since, the state does not contain this fit. Nothing is then restored, and all missing fits start over.
         """
         if self.fits.keys() <= state["fits"].keys():
             self.updates, self.early = state["updates"], state["early"]
@@ -161,12 +161,14 @@ class Fitting(Work):
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:
-        """Measure the fits, write a file for each, and empty `self.fits`.
+        """Measure the fits, write a file for each, and empty `self.fits`; return (record, parents, extras).
 
         Returns:
-            The record, {name: sha256} of the files of all fits of the unit, and an empty dict (no further provenance).
-            The record's `rows` are dicts with the keys `table` (name of the plan), `model`, `condition`, `metric`,
-            `value` and `seed`. Metrics of the known distributions themselves have the model `law`.
+            record: a dict with the keys `status` ("ok"), `wall_s` and `rows`, the metrics of all fits of the unit. A
+                row has the keys `table` (the name under `fits` of the study's YAML), `model`, `condition`, `metric`,
+                `value` and `seed`. Metrics of the known distributions have the model `law`.
+            parents: {file name: sha256} of the files of all fits of the unit.
+            extras: an empty dict.
         """
         for fit in self.unit.fits:
             if fit.file_name in self.fits:

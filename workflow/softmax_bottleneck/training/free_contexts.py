@@ -1,9 +1,9 @@
 """Output heads with free context vectors: the softmax bottleneck without a network below the head.
 
-Every context c has its own vector h_c of D numbers, which is fitted like the word vectors. The remaining distance to
-the true distribution is therefore caused by the head alone: no network has to compute h_c, no other context limits h_c,
-and nothing can be overfitted, because the loss is the cross-entropy against the true distribution or against a new
-sample of that distribution (Ganea et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
+Every context c has its own vector h_c of D numbers, which is a parameter like the word vectors. The distance to the
+true distribution that remains is therefore caused by the head alone. No network has to compute h_c, and no other
+context limits h_c. Nothing can be overfitted, because the loss is the cross-entropy against the true distribution or
+against a new sample of that distribution (Ganea et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
 
     min over h, W, ...  - sum_c w_c sum_v P*(v|c) log Q(v | h_c, W, ...)
 
@@ -61,8 +61,8 @@ class FreeContexts:
     """A head and one free vector per context, with their optimiser, during a fit.
 
     Args:
-        name: name of the head.
-        options: options of the head.
+        name: name of the head, such as "mos".
+        options: options of the head, such as {"components": 3}.
         width: width D of context and word vectors.
         shape: (number of contexts N, number of words M).
         bias: True to fit a bias per word; otherwise all biases stay zero.
@@ -95,10 +95,11 @@ class FreeContexts:
         self.optimiser = torch.optim.Adam(trained, lr=0.0, betas=BETAS, eps=EPSILON)
 
     def add_gradients(self, mass_RM: Tensor, start: int) -> None:
-        """Add the gradients of -sum(mass_RM * log Q) for the R contexts from number `start` on.
+        """Compute the gradients of the loss -sum(mass_RM * log Q) over the contexts start .. start + R - 1.
 
-        `mass_RM` holds the target weight of every (context, word) pair. The head's gradients are summed over calls. A
-        context's gradient is overwritten, so each context must be passed once between two steps.
+        `mass_RM` has the target weight of every (context, word) pair. Gradients of the head's parameters are added to
+        those of earlier calls. Gradients of the R context vectors replace those of earlier calls. Between two calls of
+        `step`, every context must therefore be passed exactly once.
         """
         rows = slice(start, start + len(mass_RM))
         h_RD = self.contexts_ND.detach()[rows].requires_grad_()
@@ -167,10 +168,11 @@ def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bi
 def update(
     fits: list[FreeContexts], known: KnownDistributions, recipe: Recipe, seed: int, number: int, device: torch.device
 ) -> None:
-    """Do update `number`, counted from 0, of several fits to the same known distributions.
+    """Do one step of Adam, over all contexts, in each of several fits to the same known distributions.
 
-    With `recipe.sample` > 0 the target is a new sample of about that many words, the same for all fits; with 0 the
-    target is the exact distribution. The weights of the contexts are scaled to a mean of one, so that gradients do not
+    If `recipe.sample` is positive, all fits get the same new sample of about that many words as their target. If it is
+    0, the target is the exact distributions. `number` is the number of the update, from 0. It determines the step size
+    and, with `seed`, the sample. The weights of the contexts are scaled to a mean of one, so that gradients do not
     shrink as contexts are added.
     """
     sample_NM = fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
@@ -216,8 +218,9 @@ def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[s
 def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
     """Return the ranks of the matrix log Q [N, M] and the squared error of log Q, from chunks of `rows` contexts.
 
-    The keys are `rank_press` and the other keys of `RankReport.metrics`, and `squared_error`, the mean of
-    (log P* - log Q)^2 over all contexts and words.
+    Returns:
+        `rank_press`, `rank_press_low`, `rank_press_high` and effective ranks such as `rank_eff_1e-3`
+        (`RankReport.metrics`), and `squared_error`, the mean of (log P* - log Q)^2 over all contexts and words.
 
     Raises:
         DataError: log Q is not finite, because Q gives a word the probability zero.
@@ -232,18 +235,23 @@ def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, 
 def law_metrics(known: KnownDistributions) -> dict[str, float]:
     """Return the metrics of the true distributions.
 
-    These are the mean entropy (`entropy_nats`), the lowest KL of a model that does not see the context
-    (`kl_no_context_nats`), and the further metrics in `known.facts`.
+    Returns:
+        `entropy_nats`: the mean entropy. `kl_no_context_nats`: the lowest mean KL of a model that does not see the
+        context. In addition, all items of `known.facts`, such as `rank_truth` for a synthetic language.
     """
     return {**known.facts, "kl_no_context_nats": known.no_context_nats, "entropy_nats": known.entropy_nats}
 
 
 def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> dict[str, float]:
-    """Return the ranks of log P* and, for each width d, a lower bound on the `squared_error` of a softmax of width d.
+    """Return the ranks of log P*, and a lower bound on the squared error of a softmax for each width in `widths`.
 
-    The keys of the ranks are those of `RankReport.metrics`; a bound has the key `squared_error_bound_d<width>`. The
-    log-probabilities of a softmax have a rank of at most d + 1 without a bias per word, and d + 2 with one. The bound
-    is the least error of any matrix of that rank (theorem 1 of Ganea et al. 2019, see `squared_error_bound`).
+    The log-probabilities of a softmax of width d have a rank of at most d + 1, or d + 2 with a bias per word (`bias`).
+    The bound is the least mean of (log P* - X)^2 over all matrices X of at most this rank (theorem 1 of Ganea et al.
+    2019, see `squared_error_bound`).
+
+    Returns:
+        `rank_press`, `rank_press_low`, `rank_press_high` and effective ranks such as `rank_eff_1e-3`
+        (`RankReport.metrics`); and one key per width, such as `squared_error_bound_d16`.
     """
     spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())

@@ -1,21 +1,22 @@
 """The share of the logit gradient that a head passes on to the context vectors, for known distributions.
 
-Suppose that every context had free logits. For an observed word w with unit vector e_w, the gradient of the loss with
-respect to these logits would be Q - e_w. Its expectation under the true distribution would be g = Q - P*.
+Let Q be the head's distribution in a context and P* the true distribution. Suppose first that the V logits of the
+context were free parameters. If the next word is w, with unit vector e_w, the gradient of the loss with respect to
+these logits is Q - e_w. Its expectation under P* is g = Q - P*.
 
-A head can change log Q only by J dh, where dh is a change of the context vector h. J [V, D] is the derivative of log Q
-with respect to h. Each column of J is centred, because adding a constant to all logits does not change Q. Let P_J be
-the projection onto the columns of J. P_J g is the part of g that the head preserves. A gradient step of h changes log Q
-along -J J^T g:
+With a head, the logits follow from the context vector h. Let J [V, D] be the derivative of log Q with respect to h. The
+mean of each column of J is subtracted, because adding a constant to all logits does not change Q. Let P_J be the
+projection onto the span of the columns of J. P_J g is the part of g that the head preserves. A gradient step of h
+changes log Q in the direction -J J^T g. The three metrics of a context are
 
     gradient_energy = |P_J g|^2 / |g|^2
     gradient_words  = sum_w P*(w) |P_J (Q - e_w)|^2 / |Q - e_w|^2
     gradient_cosine = g . J J^T g / (|g| |J J^T g|)
 
-All three are means over contexts, weighted by the probabilities of the contexts. For a softmax, J is the centred word
-matrix, and `gradient_words` is the energy that Godey and Artzi 2026 measure on texts; 1 - `gradient_words` is the part
-that the head suppresses. At the optimum of h, J^T g = 0, so that no head preserves any of g. The metrics are therefore
-also measured early in a fit.
+The reported values are means over contexts, weighted by the probabilities of the contexts. For a softmax, J is the
+centred word matrix, and `gradient_words` is the energy that Godey and Artzi 2026 measure on texts; 1 - `gradient_words`
+is the part that the head suppresses. When h is optimal, J^T g = 0, and `gradient_energy` and `gradient_cosine` are 0
+for every head. The metrics are therefore also measured early in a fit.
 
 Shapes: N contexts, V words, D width.
 """

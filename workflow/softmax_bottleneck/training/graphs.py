@@ -1,10 +1,12 @@
 """CUDA graphs of training updates: an update is captured once for each chunk length, then replayed by a single launch.
 
-The first update of a chunk length runs normally, which loads its kernels, and is then captured without running again.
-Later updates of that length replay the capture. A captured update always reads and writes the same memory locations:
-weights, carried states, the optimiser's scalars, and the input rows. The captured kernels are those of the normal
-update, and the random numbers follow from the generator's seed, which is set before every update. Therefore a replayed
-update gives the same bits as a normal update. A length that occurs only once costs a capture and gains nothing.
+The first chunk of a length is updated normally, which also loads the GPU kernels. The same operations are then captured
+without being run. Later chunks of that length replay the capture. A length that occurs only once costs a capture and
+gains nothing.
+
+A captured update always reads and writes the same memory: weights, carried states, the optimiser's scalars, and the
+input rows. It has the kernels of a normal update. Its random numbers follow from the generator's seed, which is set
+before every update. A replayed update therefore gives the same bits as a normal update.
 
 Shapes: L rows of a stream, B columns.
 """
@@ -46,7 +48,7 @@ class Replayed:
     Args:
         update: function that does an update on rows [L, B] and returns the loss and the gradient norm.
         capture: function that captures a call, such as the result of `cuda_capture`.
-        refused: function called with the reason if a capture fails. The `Replayed` object must not be used afterwards.
+        refused: function called with the reason (text) if a capture fails. The caller must then stop using this object.
 
     Attributes:
         recorded: {number of rows L: captured update}.

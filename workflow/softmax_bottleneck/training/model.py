@@ -43,11 +43,11 @@ class LanguageModel(nn.Module):
             self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return the body's output for a chunk of tokens; the head reads its field `dropped_TBD`.
+        """Return the body's output for a chunk of tokens; the head reads the field `dropped_TBD` of this output.
 
-        Some heads also read the input of the body's last layer (`Head.lower_size`). For these heads, `dropped_TBD` is
-        that input followed by the last layer's output along D. In train mode `generator` gives the random numbers of
-        dropout.
+        `state` is the body's state before the chunk. `generator` gives the random numbers of dropout in train mode.
+        For heads with `lower_size` > 0, `dropped_TBD` is a concatenation along D: first the input of the body's last
+        layer (`lower_size` numbers), then the output of this layer.
         """
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:
@@ -61,7 +61,8 @@ class LanguageModel(nn.Module):
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Return the trained parameters as [{"params": [...], "lr": float}].
 
-        The first group has the given learning rate. Each further group belongs to the head, which sets its rate.
+        The first group has the given learning rate. Further groups are parameters of the head for which the head itself
+        sets a learning rate.
         """
         own = [group for group in self.head.parameter_groups() if "lr" in group]
         claimed = {id(parameter) for group in own for parameter in group["params"]}

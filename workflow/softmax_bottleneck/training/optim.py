@@ -1,9 +1,11 @@
 """SGD, and averaged SGD as used in the published runs.
 
-`ASGD` is torch.optim.ASGD (Polyak and Juditsky 1992) with t0 = 0 and lambd = 0, including its two quirks: an update
-uses the step size that was set one update earlier, and the average starts at the second update. Each parameter group
-has a learning rate; `factor` scales all rates for one update (chunk length over nominal length; Merity et al. 2018,
-section 5).
+`ASGD` is torch.optim.ASGD (Polyak and Juditsky 1992) with t0 = 0 and lambd = 0, including two quirks. Every update but
+the first uses the learning rates that were meant for the previous update. The average of the weights starts at the
+second update.
+
+Each parameter group has a learning rate. The argument `factor` scales all rates for one update. In training it is the
+length of the chunk divided by the nominal length (Merity et al. 2018, section 5), times the falling rate of the epoch.
 
 An update has two halves, so that a GPU can replay a captured update: `prepare` computes on the host the numbers that
 change from update to update; `apply` uses only these numbers, on the device.
@@ -101,13 +103,17 @@ class ASGD(SGD):
 
     @property
     def is_steady(self) -> bool:  # type: ignore[override]
-        """True if the prepared update does the same operations as all later updates; the first two restart the mean."""
+        """True from the third update on: the first two restart the mean, and all later ones do equal operations.
+
+        Only updates with equal operations can share one CUDA graph.
+        """
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:
         """Compute the learning rates of the next update and its weight in the running mean.
 
-        Quirk 1: rates scaled by `factor` apply one update later; only the first update uses its own rates.
+        Quirk 1: an update uses the rates that the previous call of `prepare` computed with its `factor`. Only the first
+        update uses the rates of its own call.
         """
         rates = [rate * factor for _, rate in self.groups]
         used, self.rates = self.rates or rates, rates
@@ -141,7 +147,10 @@ class ASGD(SGD):
                 torch._foreach_copy_(self.parameters, current)
 
     def state(self) -> dict[str, Any]:
-        """Return the running means, the number of updates, and the rates that the last update set for the next one."""
+        """Return the state for resuming: a dict with the keys `averaged`, `steps`, `rates` and `averages`.
+
+        `steps` counts the updates. `rates` are used by the next update. `averages` has the mean of every parameter.
+        """
         return {"averaged": True, "steps": self.steps, "rates": list(self.rates), "averages": self.averages}
 
     def load(self, state: dict[str, Any]) -> None:
@@ -153,7 +162,7 @@ class ASGD(SGD):
 def should_switch(earlier_losses: Sequence[float], current_loss: float, window: int) -> bool:
     """Return True if validation has stalled, by the non-monotonic trigger of NT-ASGD (Merity et al. 2018, algorithm 1).
 
-    Validation has stalled if there are more than `window` earlier losses and the current loss exceeds the minimum of
-    all earlier losses except the last `window`.
+    Leave out the last `window` entries of `earlier_losses`. Validation has stalled if the current loss exceeds the
+    minimum of the remaining entries. If no entry remains, validation has not stalled.
     """
     return len(earlier_losses) > window and current_loss > min(earlier_losses[:-window])

@@ -1,4 +1,4 @@
-"""The record of a finished run, read and written without importing torch, which some later steps do not need."""
+"""Reading and writing the record of a finished run. The module needs no torch, which some steps never load."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ RUN_FILE, EPOCHS_FILE, MODEL_FILE, DONE_FILE = "run.json", "epochs.jsonl", "mode
 
 
 def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
-    """Return a run with the settings of its training, and the content of its done.json.
+    """Return (run, record) from the folder of a finished run: the `Run` of run.json, and the content of done.json.
 
-    A missing or damaged done.json is first restored from its copy, outcome.json, if that copy is intact.
+    A missing or damaged done.json is first restored from the copy outcome.json if this copy is intact.
 
     Raises:
-        DataError: a file is missing or damaged.
+        DataError: run.json or done.json is missing or damaged.
     """
     outcome_record.restore(folder, DONE_FILE)
     return Run.from_json(artefacts.read_json(folder / RUN_FILE)), artefacts.read_json(folder / DONE_FILE)

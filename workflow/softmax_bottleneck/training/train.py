@@ -52,17 +52,18 @@ def train_run(
     make: Callable[[Run, Corpus, torch.device], Trainer] = Trainer,
     parents: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Train a run to its end in `folder`; return the content of done.json.
+    """Train a run to its end in `folder`; return the content of done.json (see `Training.outcome`).
 
-    A finished run is not trained again. A run that diverges ends with the status "diverged", without an error.
+    If the run is finished already, the content of its done.json is returned without training. A run that diverges ends
+    with the status "diverged", without an error.
 
     Args:
         run: the run; its settings are stored in run.json.
-        corpus: token ids, identified by `run.data_identity`.
+        corpus: token ids of the run's corpus, whose hash is `run.data_identity`.
         folder: folder of the run's files, created if missing; a lease admits one process at a time.
         options: limits of this call, see `Options`.
         keeps_snapshots: True to store in `snapshots/` the weights at `snapshot_epochs` and at the end of plain SGD.
-        make: function that creates the trainer (default: `Trainer`; for finetuning a `Finetuner`).
+        make: function that creates the trainer from (run, corpus, device); for finetuning it makes a `Finetuner`.
         parents: {name: sha256} of the inputs besides the corpus, for the provenance.
 
     Raises:
@@ -141,9 +142,9 @@ class Training(Work):
         return "update" if self.trainer.place.chunk < len(self.trainer.chunks) else "validation"
 
     def step(self, session: Session) -> bool:
-        """Do one update, or the validation that ends an epoch; return True at the end of an epoch.
+        """Do one update, or the validation that ends an epoch; return True if the epoch has ended.
 
-        Divergence is recorded as a result and raises no error.
+        If the run diverges, the reason is stored in `self.diverged`, and False is returned instead of an error.
         """
         try:
             if self.next_step == "update":
@@ -203,13 +204,17 @@ class Training(Work):
         return (place.epoch - 1 + place.chunk / len(trainer.chunks)) / epochs, f"{words}  {speed}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Write the epoch log and the weights to be tested; return the three parts of an `Outcome`.
+        """Write the epoch log and the weights to be tested; return (record, parents, extras).
 
         Returns:
-            1. The record. Only its `timing` depends on interruptions.
-            2. {name: hash} of the corpus, the other inputs and the epoch log.
-            3. A dict for the provenance: `deterministic` (true or false), `matmul_backends` (the backends of matrix
-               products), and `graphs` (true or false, or the reason why CUDA graphs could not be used).
+            record: the content of done.json. The keys are `status` (`ok` or `diverged`), `reason` (of divergence),
+                `run` (as in run.json), `parameters` (their number), `epochs` (finished), `best_epoch`,
+                `best_valid_loss_nats`, `train_ppl` (of the best epoch), `switch_epoch`, `steps` (updates),
+                `model_sha256` and `timing` (`wall_s` and the median `seconds_per_epoch`). Values that do not exist are
+                None. Only `timing` depends on interruptions.
+            parents: {name: hash} of the corpus, the other inputs and the epoch log.
+            extras: for the provenance: `deterministic` (true or false), `matmul_backends` (the backends of matrix
+                products), and `graphs` (true or false, or the reason why CUDA graphs could not be used).
         """
         trainer, run, best = self.trainer, self.trainer.run, self.trainer.best
         parents = {"corpus": run.data_identity, **self.parents}

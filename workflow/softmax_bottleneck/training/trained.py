@@ -26,9 +26,9 @@ SNAPSHOT_FOLDER = "snapshots"
 
 @contextmanager
 def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
-    """Yield the best model of a run, on the device that the run's settings name, as a context manager.
+    """Yield the best model of the run in `folder`, on the device `run.device`, for use in a `with` block.
 
-    Inside the context, the number of threads and the determinism of the run's settings apply.
+    Inside the block, the threads and the determinism of `run` apply. Settings and weights are read from `folder`.
     """
     device = choose_device(run.device)
     with numerics(run, device):
@@ -57,7 +57,7 @@ def load_weights(folder: Path, name: str = MODEL_FILE) -> dict[str, torch.Tensor
 
 
 def snapshot_file(folder: Path, epoch: int) -> Path:
-    """Return the path of an epoch's snapshot."""
+    """Return the path of an epoch's snapshot in a run's folder: `<folder>/snapshots/epoch-00003.safetensors`."""
     return folder / SNAPSHOT_FOLDER / f"epoch-{epoch:05d}.safetensors"
 
 
@@ -69,10 +69,12 @@ def snapshots(folder: Path) -> list[Path]:
 def models_along_training(
     folder: Path, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
-    """Yield (line of the epoch log, model) in the order of epochs: the untrained model, snapshots and the best model.
+    """Yield (line, model) in the order of epochs: first the untrained model, then the snapshots and the best model.
 
-    The line of the untrained model has epoch 0 and phase "untrained". All pairs share one model object in evaluation
-    mode, whose weights change from pair to pair.
+    `line` is the epoch's line of the epoch log (see `Trainer.end_epoch`), a dict with `epoch`, `phase` and further
+    keys. For the untrained model it is `{"epoch": 0, "phase": "untrained"}`. If the best epoch also
+    has a snapshot, it is yielded once. All pairs share one model object in evaluation mode, whose weights change from
+    pair to pair.
 
     Raises:
         DataError: a file is missing or damaged.

@@ -1,9 +1,10 @@
 """Training: SGD and then averaged SGD on chunks of random length, or SGD with a learning rate that falls on plateaus.
 
-The procedures are published by Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021 (section 4).
-`plateau-sgd` is published by Benka 2021: the rate is divided by 1.75 after an epoch that is not the best so far. All
-random numbers depend only on (seed, purpose, epoch, update), so that a resumed run need not repeat earlier draws.
-Within a block of 200 updates the host never waits for the device.
+Averaged SGD and random chunk lengths follow Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021
+(section 4). The falling rate (`plateau-sgd`) follows Benka 2021: the rate is divided by 1.75 after every epoch that is
+not the best so far. Each draw of chunk lengths or dropout masks has a generator of its own, seeded by the run's seed,
+the epoch and, for dropout, the chunk. A resumed run therefore need not repeat earlier draws. Within a block of 200
+updates the host never waits for the device.
 
 Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D width of the hidden states.
 """
@@ -52,9 +53,10 @@ class DivergedError(Exception):
 # --- chunks ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Chunk:
-    """The rows of one update: the inputs are rows start .. start + length - 1, and the targets are one row later.
+    """The part of the training text [L, B] that one update reads.
 
-    `drawn` is the length before it was cut at the end of the data.
+    The inputs are the rows start .. start + length - 1. The targets are the rows start + 1 .. start + length. `drawn`
+    is the planned length; `length` is smaller than `drawn` if the text ends before.
     """
 
     start: int
@@ -63,15 +65,16 @@ class Chunk:
 
 
 def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
-    """Return the chunks of an epoch over a text of `rows` rows; they depend only on the arguments.
+    """Return the chunks of an epoch, in the order of the text; equal arguments give equal chunks.
 
-    Chunks have `bptt` rows, or random lengths if the schedule's `variable_length` is true (Merity et al. 2018, section
-    5). A random length is normal with standard deviation 5; its mean is `bptt` with probability 0.95, else `bptt` / 2.
-    It is at least 5 and at most `bptt` + `max_length_delta`. The last chunk is cut at the end of the text. As
-    published, no chunk starts in the last two rows.
+    `rows` is the number of rows L of the training text [L, B]. Every chunk has `schedule.bptt` rows, unless
+    `schedule.variable_length` is true: then lengths are random (Merity et al. 2018, section 5). A random length has a
+    normal distribution with standard deviation 5. The mean is `bptt` with probability 0.95 and `bptt` / 2 otherwise.
+    Lengths below 5 become 5, and lengths above `bptt` + `max_length_delta` become `bptt` + `max_length_delta`. The last
+    chunk is cut at the end of the text. As published, no chunk starts in the last two rows.
 
     Raises:
-        UserError: the stream is too short for a single update.
+        UserError: the text has fewer than three rows.
     """
     if rows < 3:
         raise UserError(f"train split: {rows} rows per sequence are too few to train on; need >= "
@@ -102,8 +105,8 @@ def perplexity(nats: float) -> float:
 def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
     """Return the weighted sum of AR and TAR, the activation penalties of Merity et al. 2018, section 4.6.
 
-    AR is the mean square of the output after dropout; TAR is the mean squared change of the output before dropout from
-    one time step to the next.
+    AR is the mean square of the body's output after dropout. TAR is the mean squared change of the body's output before
+    dropout from one time step to the next. The weights are the schedule's `activation_penalty` and `temporal_penalty`.
     """
     penalty: Tensor | float = 0.0
     if schedule.activation_penalty:
@@ -118,8 +121,9 @@ class Tally:
     """The training loss of an epoch, as published: the mean of the means of blocks of 200 updates, with dropout.
 
     A block is open until it has 200 updates or the epoch ends; then `close` stores its mean loss. The last block of an
-    epoch may be shorter. It has the weight of a full block if the epoch read the data to the end; else it is dropped
-    (see `close`). Sums stay on the device; `close` and `mean` wait for the device.
+    epoch may be shorter. `Trainer.end_epoch` keeps this block, with the weight of a full block, if the chunks of the
+    epoch reach the end of the text. Otherwise the block is dropped, unless it is the only one. Sums stay on the device;
+    `close` and `mean` wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -141,9 +145,9 @@ class Tally:
             self.close()
 
     def close(self, keep: bool = True) -> None:
-        """End the open block, if it has any update: store its mean loss, and set its sums to zero.
+        """End the open block: store its mean loss and start an empty block. Without any update, do nothing.
 
-        With `keep` false the mean is dropped, unless the block is the first of the epoch.
+        If `keep` is false, the mean loss is not stored, unless no earlier block of the epoch has been stored.
 
         Raises:
             DivergedError: a loss or a gradient of the block was not finite.
@@ -176,11 +180,17 @@ def evaluate(
     on_chunk: Callable[[], object] = lambda: None,
     divisor: str = "length",
 ) -> float:
-    """Return the loss per token of a text [L, B] in evaluation mode, in nats; the state is carried between chunks.
+    """Return the loss per token of a text in nats, with the model in evaluation mode.
 
-    Each of the B sequences has L rows and L - 1 targets. The sum of their losses is divided by L B if `divisor` is
-    `length`, as in the code of AWD-LSTM, or by (L - 1) B if `divisor` is `targets` (the exact mean). A chunk has
-    `chunk` rows; `on_chunk` is called after every chunk.
+    Each chunk starts with the body's state after the previous chunk.
+
+    Args:
+        model: the language model; it stays in evaluation mode.
+        ids_LB: token ids of the text, in B sequences of L tokens, of which L - 1 are targets.
+        chunk: number of rows of a chunk.
+        on_chunk: function called after every chunk.
+        divisor: divisor of the sum of all losses: `length` for L * B, as in the code of AWD-LSTM; or `targets` for
+            (L - 1) * B, the number of targets, which gives the exact mean.
     """
     model.eval()
     rows, columns = ids_LB.shape
@@ -212,8 +222,8 @@ class Place:
 class Best:
     """The weights to be tested: their epoch, their validation loss in nats, and the tensors by name.
 
-    They are the weights of the epoch with the lowest validation loss so far, or those of the last epoch if
-    `tested_weights` is `last`. In the ASGD phase they are averaged.
+    The epoch is the one with the lowest validation loss so far, or the last one if the schedule's `tested_weights` is
+    `last`. Weights of the ASGD phase are averaged weights.
     """
 
     epoch: int
@@ -260,7 +270,7 @@ class Trainer:
         return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
 
     def optimise_by(self, kind: type[optim.SGD]) -> None:
-        """Start with a new optimiser of the given class, and discard the CUDA graphs of the previous optimiser."""
+        """Create the optimiser, `optim.SGD` or `optim.ASGD`, and discard the CUDA graphs of the previous one."""
         self.optimiser = kind(self.model.parameter_groups(self.schedule.learning_rate), self.schedule.weight_decay)
         self.dropout = torch.Generator(self.device)
         records = self.run.graphs and self.device.type in RECORDING_DEVICES and not self.graphs_refused
@@ -274,7 +284,7 @@ class Trainer:
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
-        """Set the chunks of the current epoch, and the ratio of its learning rate to the initial one."""
+        """Set `chunks`, the chunks of the current epoch, and `rate`, the factor of all learning rates in this epoch."""
         self.chunks = plan_epoch(self.schedule, self.data_seed, self.place.epoch, len(self.train_LB))
         stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
         self.rate: float = self.schedule.plateau_factor**-stalled
@@ -303,9 +313,10 @@ class Trainer:
         self.tally.add(nll, norm)
 
     def _update(self, rows_LB: Tensor) -> Results:
-        """Do the part of an update that runs on the device, without waiting for the device.
+        """Do the part of an update that runs on the device; return (loss, gradient norm) as scalar tensors.
 
-        Return the loss in nats, without penalties, and the gradient norm before clipping.
+        The host does not wait for the device. The loss is the mean per target in nats, without penalties. The gradient
+        norm is the norm before clipping.
         """
         output = self.model(rows_LB[:-1], self.hidden, generator=self.dropout)
         nll = self.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
@@ -325,8 +336,9 @@ class Trainer:
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
         """End an epoch and prepare the next one; return the epoch's line of the epoch log.
 
-        The method computes the validation loss. It copies the weights to `best` if their loss is the lowest so far, or
-        if `tested_weights` is `last`. Averaging starts if the schedule's rule is met (see `_switches`).
+        The method computes the validation loss; averaged SGD is evaluated with the averaged weights. The evaluated
+        weights are copied to `best` if this loss is the lowest so far, or if the schedule's `tested_weights` is `last`.
+        Averaging starts if the schedule's rule is met (see `_switches`).
 
         Args:
             wall_s: wall time of the epoch in seconds, for the epoch log.
