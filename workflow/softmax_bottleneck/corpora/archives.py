@@ -49,7 +49,8 @@ class Member:
 
         Args:
             name: name of the file to write, a key of `files` in the YAML.
-            entry: value of this key. `member` is the path in the archive; `member_bytes`, if given, is the limit.
+            entry: value of this key. `member` is the path in the archive; `member_bytes` is the limit (default:
+                MAX_MEMBER_BYTES).
         """
         return cls(str(PurePosixPath(entry["member"])), name, entry.get("member_bytes", MAX_MEMBER_BYTES))
 
@@ -97,13 +98,13 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def damage_refused(fault: str, advice: str) -> Iterator[None]:
-    """Replace the errors that libraries raise on damaged input, inside this context, by a DataError.
+    """Replace the errors that libraries raise on damaged input by a DataError, inside a `with` block.
 
-    The message of the DataError is `fault`, the library's message in brackets, and `advice`. Three errors pass
-    unchanged: UserError, MemoryError, and an OSError of the disk.
+    The message of the DataError is `<fault> (<the library's message>); <advice>`.
 
     Raises:
-        DataError: a library raised any other error.
+        DataError: the block raised an error. A UserError, a MemoryError and an OSError of the operating system, such as
+            a full disk, pass unchanged.
     """
     try:
         yield
@@ -158,10 +159,10 @@ def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: S
 
 
 def _copy(archive: Path, member: Member, source: IO[bytes], out: BinaryIO) -> None:
-    """Copy the content of a member from `source` to `out`.
+    """Copy the content of a member from `source` to `out`; `archive` is only named in the error message.
 
     Raises:
-        DataError: the content is longer than `member.limit`. The size in the header is not trusted.
+        DataError: the content is longer than `member.limit`, whatever size the archive states for this member.
     """
     left = member.limit
     while block := source.read(min(BLOCK_BYTES, left + 1)):

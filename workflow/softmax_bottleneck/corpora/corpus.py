@@ -55,7 +55,7 @@ def token_sha256(corpus: Corpus) -> str:
     """Return the hex sha256 of the words of all splits, which does not depend on file formats or token ids.
 
     The hash covers train, valid and test in this order: each word in UTF-8 followed by one space, each split ended by a
-    newline (neither can be inside a word).
+    newline. No word contains a space or a newline.
     """
     digest = hashlib.sha256()
     encoded = np.array([f"{word} ".encode() for word in corpus.words], dtype=object)
@@ -100,11 +100,11 @@ def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> ND
 
     Args:
         ids_T: token ids.
-        batch_size: B; the remainder of T / B tokens is dropped.
+        batch_size: B. The last T mod B tokens are dropped.
         min_rows: smallest number of rows allowed; two rows are one input and one target.
 
     Returns:
-        ids_LB with L = T // B; ids_LB[:, b] is the b-th part of the stream.
+        ids_LB with L = T // B; ids_LB[:, b] is the b-th of B consecutive parts of the stream.
 
     Raises:
         DataError: there are too few tokens.

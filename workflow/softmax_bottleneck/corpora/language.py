@@ -92,7 +92,7 @@ class Language:
 
     @cached_property
     def reachable_C(self) -> NDArray[np.bool_]:
-        """A mask of the contexts that can occur: after a marker, the topic is always the marker's own."""
+        """A mask of the contexts that can occur: after a marker, the topic is always the one that the marker sets."""
         topic_T1 = np.arange(self.topics)[:, None]
         reachable_TV: NDArray[np.bool_] = (self.sets_topic_V < 0) | (self.sets_topic_V == topic_T1)
         return reachable_TV.ravel()
@@ -146,10 +146,10 @@ class Language:
         raise UserError("language: the topics hardly ever change; raise markers_per_topic or lower topic_strength")
 
     def _next_contexts(self, joint_TV: Floats) -> Floats:
-        """Return the probabilities [T, V] of the contexts after one more word.
+        """Return the probability [T, V] of every context (topic, previous word) after one more word.
 
-        `joint_TV` has the probability that the topic is t before this word and that the word is v. If v is a marker,
-        its probability moves to the topic that v sets.
+        `joint_TV[t, v]` is the probability that the topic was t and that the new word is v. If v is a marker, its
+        probability moves to the topic that v sets.
         """
         markers = np.flatnonzero(self.sets_topic_V >= 0)
         after_TV = joint_TV.copy()
@@ -196,10 +196,12 @@ class Language:
         states_N: NDArray[np.integer[Any]],
         words: tuple[str, ...] | None = None,
     ) -> Floats:
-        """Return KL(P*(.|context) || Q(.|context)) in nats for each of N contexts; infinite if Q excludes a word.
+        """Return KL(P*(.|context) || Q(.|context)) in nats for each of N contexts.
+
+        The divergence is infinite where Q gives a word the probability 0.
 
         Args:
-            log_q_NV: log-probabilities of a model; their exponentials must sum to one in every row.
+            log_q_NV: log-probabilities of a model Q; their exponentials must sum to one in every row.
             states_N: indices of the contexts, as `sample` returns them.
             words: words of the columns of log_q_NV (a corpus's dictionary); by default the language's own order.
 
@@ -213,7 +215,7 @@ class Language:
         return kl_N
 
     def order(self, words: tuple[str, ...]) -> Ints:
-        """Return the index of each of `words` in the language.
+        """Return the index in `self.words` of each of `words`, which must be the same words in any order.
 
         Raises:
             DataError: `words` are not the words of the language.
@@ -330,10 +332,11 @@ def _markers(settings: LanguageSettings) -> Ints:
 
 
 def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats, Floats]:
-    """Return the block `topic` of the factors U (topic, previous word, column) and B (word, column).
+    """Return the columns of U and B that belong to the block `topic`, as arrays [T, V, T] and [V, T].
 
-    The shapes are [T, V, T] and [V, T], with one column per topic. Each topic has a theme, a set of words that includes
-    the topic's markers. These words are likelier while the topic lasts.
+    The axes of U's part are topic, previous word and column; those of B's part are word and column. Every topic has one
+    column and a theme: a set of words that are likelier while the topic lasts. The theme includes the topic's markers,
+    which `sets_topic_V` gives.
     """
     rng = generator(settings.seed, "topics")
     size, topics = settings.vocabulary_size, settings.topics
@@ -346,10 +349,11 @@ def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats
 
 
 def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return the block `grammar` of the factors U (topic, previous word, column) and B (word, column).
+    """Return the columns of U and B that belong to the block `grammar`, as arrays [1, V, K] and [V, K].
 
-    The shapes are [1, V, K] and [V, K] for K classes of words; all topics share the one row of U's first axis. The
-    class of the previous word makes the words of some classes likelier. `<eos>` is a class of its own.
+    The axes are those of `_topic_block`. U's part does not depend on the topic, so its first axis has length 1. Words
+    belong to K classes. The class of the previous word makes the words of some classes likelier. `<eos>` is a class
+    of its own.
     """
     rng = generator(settings.seed, "grammar")
     size, classes = settings.vocabulary_size, settings.classes
@@ -362,10 +366,10 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 
 
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return the block `affinity` of the factors U (topic, previous word, column) and B (word, column).
+    """Return the columns of U and B that belong to the block `affinity`, as arrays [T, V, Q] and [V, Q].
 
-    The shapes are [T, V, Q] and [V, Q] for Q random Fourier features. A word is likelier, the closer its point is to
-    the point of the context. The features approximate a Gaussian kernel of this distance, of width
+    The axes are those of `_topic_block`. A word is likelier, the smaller the distance between its point and the point
+    of the context. Q random Fourier features approximate a Gaussian kernel of this distance; the kernel's width is
     1 / affinity_bandwidth.
     """
     rng = generator(settings.seed, "affinity")
@@ -385,7 +389,9 @@ def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 # --- files ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A language, the contexts of the text sampled from it, and its entropies, which take seconds to compute.
+    """A language, the contexts of the text sampled from it, and the language's entropies.
+
+    The entropies are stored, because it takes seconds to compute them.
 
     Attributes:
         language: the language.
@@ -402,15 +408,15 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """Compute the entropies of a language; return them with the language and the contexts of its text, `states`."""
+        """Return the truth of a language and of `states`, the contexts of its text by split; compute the entropies."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 
 
 def write_language(settings: LanguageSettings, folder: Path) -> None:
-    """Sample the splits of a language; write {train,valid,test}.txt, truth.npz and word-similarity.txt.
+    """Sample the splits of a language; write {train,valid,test}.txt, truth.npz and word-similarity.txt to a folder.
 
-    truth.npz holds the true distribution (`Truth`), and word-similarity.txt the language's word-similarity benchmark.
+    truth.npz holds the true distribution (`Truth`), and word-similarity.txt the pairs of `Language.word_similarity`.
 
     Raises:
         UserError: train is so short that some words of the language do not occur in it, or topics hardly ever change.

@@ -99,8 +99,8 @@ class InterimReport:
     def update(self, runs_done: int) -> None:
         """Start writing a new report if one is due and `runs_done`, the number of finished runs, has grown.
 
-        The first report is due FIRST_S seconds after the start. If a report took t seconds, the next report is due
-        REST * t seconds after its end.
+        The first report is due FIRST_S seconds after the construction of this object. If a report took t seconds, the
+        next report is due REST * t seconds after its end.
         """
         now = time.monotonic()
         if self.child is not None and self.child.poll() is not None:
@@ -161,7 +161,7 @@ class Display:
         self._say(message)
 
     def update(self) -> None:
-        """Update the progress line, report failed steps and start interim reports, at most once a second."""
+        """Update the progress line, print new failures of steps, and start interim reports, at most once a second."""
         now = time.monotonic()
         if now - self.updated < TERMINAL_S:
             return
@@ -203,8 +203,9 @@ class Display:
     def seconds_left(self, now: float) -> float | None:
         """Estimate the seconds until all runs are trained, from the progress since the first call of this method.
 
-        Runs are weighted by the hours that `check` estimates; only the ratios of these hours matter. The result is None
-        if there is no progress yet or no training is left. `now` is the present time of the monotonic clock.
+        Runs are weighted by the hours that the command `check` has predicted (check.json); only the ratios of these
+        hours matter. The result is None if there is no check.json or no progress yet, or if no training is left. `now`
+        is the present time of the monotonic clock, in seconds.
         """
         path = self.study.store.study_folder(self.study.name) / "check.json"
         if not self.hours and artefacts.is_sound(path):  # read once; `check` writes the file after the study has begun
@@ -273,14 +274,14 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
 
 
 def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Check the machine with `doctor`, then call Snakemake up to TRIES times until the study is finished.
+    """Check the machine with the command `doctor`, then call Snakemake up to TRIES times until the study is finished.
 
-    Snakemake itself retries failed jobs. These retries are used up in seconds if SLURM does not answer, and are lost if
-    Snakemake is killed; therefore the call of Snakemake is repeated after a pause. It is not repeated if another
-    workflow runs in this project. A lease (a lock file per run) prevents two jobs from working on one run.
+    Snakemake itself retries failed jobs. If SLURM does not answer, all these retries fail within seconds. A killed
+    Snakemake retries nothing. Therefore Snakemake is called again after a pause, unless another workflow runs in this
+    project. A lease (a lock file per run) prevents two jobs from working on one run.
 
     Raises:
-        UserError: `doctor` found something that must be fixed first; nothing was submitted.
+        UserError: `doctor` found a fault of the machine or its setup; nothing was submitted.
         IncompleteError: the last call of Snakemake failed.
     """
     doctor(study, options, say)
@@ -316,8 +317,14 @@ def _snakemake(
 ) -> tuple[int, list[signal.Signals]]:
     """Run Snakemake in its own process group; return its exit code and the signals that this process received.
 
-    Signals are passed on to the group, and its steps save their state. After the end of Snakemake, steps that still run
-    are stopped and get SETTLE_S seconds to save.
+    Signals are passed on to the group; the steps of the workflow then save their state and stop. Steps that still run
+    after the end of Snakemake are told to stop, and get SETTLE_S seconds to save.
+
+    Args:
+        command: command line of Snakemake.
+        environment: environment variables of Snakemake and its steps.
+        log: file for everything that Snakemake and its steps print.
+        display: progress display, which is updated until Snakemake ends.
     """
     received: list[signal.Signals] = []
 
@@ -359,8 +366,8 @@ def _problem(
 ) -> UnfinishedError | None:
     """Return an error that tells why Snakemake did not finish; None if all steps finished.
 
-    The error names a signal, or else the failed step that matters most. If neither is known, the last TAIL lines of
-    Snakemake's log are printed.
+    The error names the signal that stopped the study or, without a signal, the failed step that matters most. If
+    neither is known, the last TAIL lines of Snakemake's log are printed.
 
     Args:
         code: exit code of Snakemake; negative if a signal killed it.

@@ -14,7 +14,7 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
     """Call the function of the step `options.step`, such as `fit` in training/fit.py.
 
     The function works on the run, dataset or unit (of fits) that `--run`, `--dataset` or `--unit` names. The step
-    `synthetic` has none of these options. With `--measure`, the run is then measured.
+    `synthetic` has none of these options. With `--measure`, the run is also measured, after the function has returned.
 
     Raises:
         DivergedResultError: the run diverged, and `--diverged-ok` is not given.
@@ -30,11 +30,11 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
 
 
 def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Train the run that `--run` names, or all runs of the training job that `--run` names.
+    """Train one run, or all runs of a training job; `--run` is the path of the run or the name of the job.
 
-    A job trains several seeds of a model in parallel, one process per run. Its name (`study.plan.jobs`) is for example
-    `ptb/mos/1+2-<hash>` for the seeds 1 and 2. If the study's `replicas_per_job` is above 1, jobs/<job>.json is written
-    at the end. This file marks the job as finished and holds the hash of each run's done.json.
+    A job trains several seeds of a model in parallel, one process per run. The name of a job (`study.plan.jobs`) is for
+    example `ptb/mos/1+2-<hash>` for the seeds 1 and 2. If the study's `replicas_per_job` is above 1, jobs/<job>.json is
+    written at the end. This file marks the job as finished and holds the hash of each run's done.json.
     """
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
@@ -51,7 +51,7 @@ def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
 
 def measure(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Take those measurements of a run that are missing or out of date.
+    """Take those measurements of the run `--run` that are missing or out of date.
 
     If `options.step` is `evaluate`, `spectrum` or `wordsim`, do only this step, even if its results are up to date.
     """

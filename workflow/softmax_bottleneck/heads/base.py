@@ -48,9 +48,9 @@ class Head(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Choose the faster backend of each matrix product of the fused loss for batches of ``num_tokens`` tokens.
+        """Set ``matmul_backends`` to the faster backend of each matrix product of the fused loss.
 
-        ``precision`` is fp32, tf32, tf32x3 or bf16 (``heads/matmul.py``).
+        ``num_tokens`` is the number of tokens of a batch. ``precision`` is fp32, tf32, tf32x3 or bf16.
 
         Raises:
             UserError: the device does not support this precision.
@@ -59,27 +59,36 @@ class Head(nn.Module):
         self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return -ln P(target) of each token [N], and the sum, in nats; every head overrides this method.
+        """Return the loss -ln P(target) of each token, [N], and the sum of these losses, both in nats.
 
-        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` samples the head's own dropout.
+        Every head overrides this method.
+
+        Args:
+            h: hidden states [N, D] or [T, B, D].
+            target: ids of the words to predict, int64 [N] or [T, B].
+            generator: random generator of the head's dropout masks in train mode; None for torch's default generator.
         """
         raise NotImplementedError
 
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return -ln P(target) of every token, [N] nats, differentiable, without materialising the [N, K, V] tensor.
+        """Return the loss -ln P(target) of each token, [N] nats, differentiable, without storing all logits.
 
-        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` samples the head's own dropout.
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` is that of ``losses``.
         """
         return self.losses(h, target, generator=generator).nll_N
 
     def mean_nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the training loss, the mean of ``nll`` in nats; its backward pass never waits for a GPU."""
+        """Return the training loss, a scalar: the mean of -ln P(target) over all tokens, in nats.
+
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` is that of ``losses``.
+        The backward pass never makes the CPU wait for a GPU.
+        """
         return self.losses(h, target, generator=generator).total / target.numel()
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D], in h's dtype.
 
-        ``generator`` samples the head's own dropout in train mode. Every head overrides this method.
+        ``generator`` draws dropout masks in train mode, as in ``losses``. Every head overrides this method.
         """
         raise NotImplementedError
 
@@ -100,7 +109,10 @@ class Head(nn.Module):
         raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the trainable parameters as optimiser groups; a group with its own learning rate has a key "lr"."""
+        """Return the trainable parameters as optimiser groups [{"params": [...]}, ...].
+
+        A group of parameters that have their own learning rate also has the key "lr".
+        """
         groups: list[dict[str, Any]] = []
         for module in self.modules():
             parameters = trainable(module) if isinstance(module, Pointwise) else ()
@@ -138,7 +150,10 @@ class PointwiseHead(Head):
         self.pointwise = pointwise()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return -ln P(target) of each token [N], and the sum, in nats; ``generator`` is unused (no dropout)."""
+        """Return the loss -ln P(target) of each token, [N], and the sum of these losses, both in nats.
+
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` is unused (no dropout).
+        """
         h_ND, weight_VD, bias_V = self._rows(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_ND, weight_VD, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 

@@ -73,10 +73,13 @@ class Factor(NamedTuple):
 
 @dataclass(frozen=True)
 class MatmulBackends:
-    """The backend of each of the three products (logits, latents, weights), and the precision of all three.
+    """The backend of each of the three products, and the precision of all three.
 
-    bf16 is about twice as fast as fp32 on hardware that supports it; the relative error of gradients is about 4e-3. A
-    precision applies to float32 parameters; float64 is never rounded.
+    bf16 is about twice as fast as fp32 on hardware that supports it; the relative error of gradients is about 4e-3.
+
+    Attributes:
+        logits, latents, weights: backend of each product, native or onednn; the defaults suit large products on CPUs.
+        precision: fp32, tf32, tf32x3 or bf16, for float32 parameters; float64 is never rounded.
     """
 
     logits: str = ONEDNN
@@ -125,10 +128,10 @@ def refuse_without_hardware(precision: str, device: torch.device) -> None:
 
 
 def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
-    """Return the logits E W^T + b [R, V] of the latent vectors E.
+    """Return the logits E W^T + b [R, V] of the latent vectors E, with the decoder's weight W and bias b.
 
-    ``backend`` is native or onednn; native is used if the factors are bfloat16 or split, or if onednn is not available.
-    The backend native writes into the array that ``out()`` returns, and onednn returns a new array.
+    ``backend`` is native or onednn. onednn returns a new array; native writes into the array that ``out()`` returns.
+    native also replaces onednn if the factors are bfloat16 or split, or if onednn is not available.
     """
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
@@ -140,7 +143,8 @@ def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: C
 def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) -> None:
     """Write dE = G W, the loss gradient with respect to the latent vectors E, into `out_RD`.
 
-    G (`grad_RV`) is the loss gradient with respect to the logits.
+    G (`grad_RV`) is the loss gradient with respect to the logits, and W (`weight_VD`) the decoder's weight. `backend`
+    is native or onednn, as in `scores`.
     """
     if not grad_RV.is_plain:
         out_RD.copy_(_product(grad_RV, weight_VD))
@@ -151,9 +155,13 @@ def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) ->
 
 
 class WeightGradient:
-    """The loss gradient with respect to the decoder W, a sum of G^T E over chunks.
+    """The loss gradient with respect to the decoder's weight W, a sum of G^T E over chunks of tokens.
 
     The sum is stored transposed for the backend onednn.
+
+    Args:
+        weight_VD: W, which gives shape, dtype and device of the sum.
+        backend: native or onednn, as in `scores`.
     """
 
     def __init__(self, weight_VD: Tensor, backend: str) -> None:
@@ -163,7 +171,7 @@ class WeightGradient:
         )
 
     def add(self, grad_RV: Factor, e_RD: Factor) -> None:
-        """Add G^T E of one chunk; G is the loss gradient with respect to the logits, E are the latent vectors."""
+        """Add G^T E of one chunk. G is the loss gradient with respect to the logits, E are the latent vectors."""
         if not grad_RV.is_plain:
             part = _product(grad_RV.t(), e_RD)
             self._sum += part.t() if self._transposed else part
@@ -213,9 +221,9 @@ def _has_onednn() -> bool:
 def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
     """Measure which backend is faster in each of the three products, and return the choice with the precision.
 
-    The default backend of a product (see `MatmulBackends`) is kept unless the other backend is more than `MARGIN` times
-    as fast. If the products are small, or if onednn is not available (GPUs, float64, other builds of torch), nothing is
-    measured and the backends of `SMALL` are returned.
+    A product keeps its default in `MatmulBackends` unless the other backend is more than `MARGIN` times as fast. If the
+    products are small, or if onednn is not available (GPUs, float64, other builds of torch), nothing is measured and
+    the backends of `SMALL` are returned.
 
     Args:
         num_rows: number of rows R of a chunk.

@@ -26,9 +26,9 @@ class MixtureHead(Head):
         components: number K of latent vectors per token.
         dropout_latent: dropout probability of the latent vectors.
         locked_dropout: True if all time steps of a sequence share the dropout mask.
-        prior: head (softmax or sigsoftmax) whose pointwise function is q in the equation of the mixture weights.
-        pointwise: head whose pointwise function g is applied to the logits.
-        pointwise_options: options of the head ``pointwise``.
+        prior: name of the head whose pointwise function is q, "softmax" (the identity) or "sigsoftmax".
+        pointwise: name of the head whose pointwise function is applied to the logits, such as "softmax" (the identity).
+        pointwise_options: options of the head that `pointwise` names, such as {"c": -1.5, "k": 2.5} for "gss".
     """
 
     def __init__(
@@ -55,7 +55,10 @@ class MixtureHead(Head):
         self.prior_pointwise = heads.build_pointwise(prior, {})
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode."""
+        """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode.
+
+        ``generator`` draws the dropout mask; None stands for torch's default generator.
+        """
         latent = torch.tanh(self.latent(h))
         if self.training and self.dropout_latent > 0.0:
             latent = latent * self._mask(latent, generator)
@@ -67,9 +70,10 @@ class MixtureHead(Head):
         return scores_NK.log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return a dropout mask: 1/(1-p) for kept numbers and 0 for dropped ones, with the dropout probability p.
+        """Return a dropout mask for ``latent`` [T, B, K E]: 1 / (1 - p) for kept numbers and 0 for dropped ones.
 
-        With ``locked_dropout`` all time steps of a sequence share the mask.
+        p is the dropout probability. With ``locked_dropout``, all time steps of a sequence share the mask: its shape is
+        then [1, B, K E].
         """
         keep = 1.0 - self.dropout_latent
         shape = (1, *latent.shape[1:]) if self.locked_dropout else latent.shape

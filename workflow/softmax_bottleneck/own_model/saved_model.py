@@ -40,12 +40,13 @@ ADVICE = "log-probabilities of any model can be given as --log-probs"
 
 
 class Export(NamedTuple):
-    """The result of exporting a model.
+    """The arrays to analyse, with the facts about the model from which they were exported.
 
     Attributes:
         request: the options of the command, with the exported arrays in place of the model and its text.
         notes: remarks on the export, such as the perplexity on the text.
-        tokens: list of tokens, in which a token's index is its id; empty if no model was exported.
+        tokens: list of tokens, in which a token's index is its id. The list is empty if the user gave arrays, so that
+            nothing was exported.
     """
 
     request: Request
@@ -55,9 +56,9 @@ class Export(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputRule:
-    """A rule that computes logits from W h + b (output matrix, hidden state, bias): g(scale (W h + b)).
+    """A rule that computes logits from an output matrix W, a hidden state h and a bias b: g(scale (W h + b)).
 
-    The function g is the identity, or the soft cap g(x) = cap tanh(x / cap) if there is a cap.
+    The function g is the soft cap g(x) = cap tanh(x / cap), or the identity if `cap` is None.
     """
 
     scale: float = 1.0
@@ -134,12 +135,20 @@ class OpenModel:
 
 # --- the output layer with hidden states of a text ------------------------------------------------------------------
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
-    """Write the hidden states and next tokens of a text, and the output layer, to `folder`; return the export.
+    """Run a model on a text; write the output layer, hidden states and next tokens to `folder`; return the export.
 
-    The text is split into windows. The files are hidden-<number>.npy, one per window, targets.npy (the ids of the next
-    tokens), weight.npy and, if the layer has a bias, bias.npy. An existing folder is deleted first. The last position
-    of a window has no next token, so its target is -1. If the logits are a constant times W h + b, the written hidden
-    states and bias are multiplied by this constant.
+    An existing folder is deleted first. The text is split into windows. The files are:
+
+        hidden-<number>.npy   hidden states [T, D], one file per window
+        targets.npy           the id of the next token at every position of all windows; -1 at the end of a window
+        weight.npy, bias.npy  W [V, D] and b [V]; no bias.npy if the layer has no bias
+
+    If the logits are a constant times W h + b, the written hidden states and bias are multiplied by this constant.
+
+    Args:
+        request: options of the command; `request.model` and `request.text` are paths.
+        folder: folder to write to.
+        say: prints one line of progress.
 
     Raises:
         UserError: the text is missing or too short, the model or a library is missing, the model is not causal or has
@@ -213,7 +222,7 @@ def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> Outpu
 
 # --- loading --------------------------------------------------------------------------------------------------------
 def open_model(path: Path, text: str) -> OpenModel:
-    """Load a model in float32, and check on the beginning of `text` that it is causal.
+    """Load a model in float32 from a folder or .gguf file; check on the beginning of `text` that the model is causal.
 
     Raises:
         UserError: the model or a library is missing, the model is not causal, or it has no output matrix.
@@ -237,7 +246,7 @@ def open_model(path: Path, text: str) -> OpenModel:
 
 
 def _require_causal(opened: OpenModel, text: str) -> None:
-    """Check that logits do not depend on the tokens that follow their context, by changing later tokens of a text.
+    """Check that the model is causal: a change of the later tokens of a text must not change the logits before them.
 
     Raises:
         UserError: the logits change, so the model is not causal.

@@ -1,18 +1,18 @@
 """Response of the Press rank and the effective rank to rounding and noise (Parthiban et al. 2021, SM section 5).
 
-Both experiments truncate the log-probability matrix of a run over its first n test contexts to rank ten.
+Both experiments start from a run's log-probability matrix over the first n test contexts, truncated to rank ten.
 
 * Rebuilding (SM Table 14): decompose the matrix by SVD and multiply the factors again, ten times.
 * Noise (SM Tables 15 and 16): add independent N(0, c/n^2) numbers to all entries of the n x n diagonal matrix of
   singular values, for several c.
 
 The paper's Algorithm 1 rebuilds only S, the diagonal matrix of singular values. The error of S does not grow after
-the first round. The error in the paper's table grows with every round, like that of the whole matrix U S V^T. Therefore
-this module rebuilds U S V^T, and then S, and reports both.
+the first round, but the error in the paper's table grows in every round. The error of the whole matrix U S V^T grows in
+this way, too. Therefore both matrices are rebuilt and reported here.
 
 The published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3 if three conditions
 hold, none of which the paper states: the matrix is scaled so that its largest singular value is 1, c/n^2 is a variance,
-and the tolerance has float64's epsilon.
+and the tolerance of the Press rank is computed with float64's epsilon.
 
 Suffixes: N contexts, V words, K = 10 singular values kept.
 """
@@ -63,7 +63,7 @@ class Truncated:
 
     @classmethod
     def of_matrix(cls, log_p_NV: NDArray[np.float32], of: str) -> Truncated:
-        """Return the rank-ten truncation of a matrix with more than ten rows and columns.
+        """Return the rank-ten truncation of `log_p_NV`, which must have more than ten rows and columns.
 
         `of` is the run's dataset and model, as `dataset/model`. The method is Lanczos iteration from a fixed start
         vector, so that the result is reproducible.
@@ -94,13 +94,13 @@ def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Ro
     """Yield the numbers that an experiment on a truncated matrix gives, each as a result row.
 
     A row is a dict with the keys table, model, condition, metric, value and seed. `options["synthetic"]` names the
-    experiment: "rebuild", "noise" or "noise-effective".
+    experiment: "rebuild", "noise" or "noise-effective". `say` prints one line of progress.
     """
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 
 
 def _row(table: str, condition: str, metric: str, value: float) -> Row:
-    """Return a result row for a table of the paper; the paper's model is MoS trained with NT-ASGD (`mos-nt`)."""
+    """Return a result row (see `rows`) with seed 0 and the paper's model: MoS trained with NT-ASGD (`mos-nt`)."""
     return {"table": table, "model": "mos-nt", "condition": condition, "metric": metric, "value": value, "seed": 0}
 
 
@@ -109,9 +109,9 @@ def _rebuild(matrix: Truncated, say: Say) -> Iterator[Row]:
     """Rebuild the matrix ten times, and yield the Press rank and the error of every round as result rows.
 
     A round decomposes the matrix by SVD and multiplies the factors. The first row is the Press rank before truncation.
-    Then come the rounds of the whole matrix, and the rounds of the diagonal matrix of singular values, which have
-    `as printed` in their `condition`. The error of a rebuilt matrix B is |B - A|^2 / |A|^2 in Frobenius norms, where A
-    is the matrix before the first round.
+    Then come the rows of the whole matrix U S V^T. The last rows are those of the diagonal matrix S, which the paper's
+    Algorithm 1 rebuilds; their `condition` contains `as printed`. The error of a rebuilt matrix B is |B - A|^2 / |A|^2
+    in Frobenius norms, where A is the matrix before the first round.
     """
     size, table = len(matrix.left_NK), "SM Table 14"
     where = f"size={size};of={matrix.of}"
@@ -137,12 +137,14 @@ def _noise(
 ) -> Iterator[Row]:
     """Yield result rows with the ranks of the n x n diagonal matrix of singular values under noise, for several c.
 
-    The matrix is scaled so that its largest singular value is 1. One noise matrix is drawn, and multiplied by
-    sqrt(c)/n for each c. The metrics are the Press rank (`rank_press`), the predicted rank for n (`rank_predicted`) and
-    for the paper's 10,000 contexts (`rank_predicted_paper`), and the effective ranks.
+    The matrix is scaled so that its largest singular value is 1. One noise matrix is drawn, and multiplied by sqrt(c)/n
+    for each c. The metrics are the Press rank (`rank_press`); the rank that `predicted_rank` gives for n contexts
+    (`rank_predicted`) and for the paper's 10,000 contexts (`rank_predicted_paper`); and the effective ranks (such as
+    `rank_eff_1e-3`).
 
     Args:
         matrix: the truncated matrix, which has n rows.
+        say: prints one line of progress.
         table: the paper's table to which the rows belong.
         levels: the values of c as text, such as "1e-20".
         effective: the epsilons of the effective ranks as text, such as "1e-3".

@@ -25,7 +25,8 @@ class Size:
 def declared_size(dataset: Dataset) -> Size | None:
     """Return the size that a dataset's YAML declares, or None if the YAML declares no complete size.
 
-    A size under `expected` is exact. The numbers of tokens under `language` are lower bounds.
+    A size under `expected` is exact, and preferred. A synthetic language has its size in the section `language`, whose
+    numbers of tokens are lower bounds.
     """
     tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
     if "vocabulary_size" in dataset.expected and tokens.keys() == {"train", "valid", "test"}:

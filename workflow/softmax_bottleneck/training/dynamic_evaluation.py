@@ -51,7 +51,7 @@ STATIC = 2  # number of passes with the trained weights: over the validation tex
 
 @dataclass(frozen=True)
 class Setting:
-    """The step size eta, the decay lambda and the epsilon of an update (see the module's formulas)."""
+    """The step size eta, the decay rate lambda and the epsilon of an update (see the module's formulas)."""
 
     learning_rate: float
     decay: float
@@ -119,7 +119,7 @@ class Reading:
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
-        """Read the next segment, and call `self.use` with its losses in nats, from which gradients can be computed."""
+        """Read the next segment, and call `self.use` with the segment's losses in nats, which are differentiable."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
@@ -168,7 +168,7 @@ class Gathering(Reading):
 class Scoring(Reading):
     """A pass that scores a text with fixed weights.
 
-    The losses are computed with the same kernels as in `Following`, so that both can be compared.
+    The losses are computed with the same kernels as in `Following`, so that the losses of both can be compared.
     """
 
     KEPT = (*Reading.KEPT, "total")
@@ -228,17 +228,18 @@ class Evaluator:
     """A dynamic evaluation in resumable steps: gradient statistics, tuning, and scores of validation and test text.
 
     A candidate is a `Setting`, one pair of step size and decay. Every candidate is tried on the tuning text, the first
-    `tune_tokens` tokens of the validation text. The candidate with the lowest loss is chosen and used for the whole
-    validation text. If the loss there is not below that of the fixed trained weights, dynamic evaluation does not help.
+    `tune_tokens` tokens of the validation text. The candidate with the lowest loss is chosen and scores the whole
+    validation text. If this loss is not below the loss of the fixed trained weights, dynamic evaluation does not help.
     The reported step size is then 0, and the results are those of the trained weights.
 
     Attributes:
-        texts: the texts in the order of reading. First the training text, for statistics; then the validation and test
-            texts with the trained weights; then the tuning text once per candidate; last the validation and test texts
-            with the chosen candidate.
+        texts: token ids [L, B] of the texts in the order of reading. First the training text, for statistics; then the
+            validation and test texts with the trained weights; then the tuning text once per candidate; last the
+            validation and test texts with the chosen candidate.
         losses: mean loss per predicted token, in nats, of every text read so far, except the training text. A loss that
             is not finite is stored as infinity.
-        sums: sums of squared gradients, and the number of batches summed; None until the training text is read.
+        sums: (squared gradients of each tensor summed over batches, number of batches); None until the training text is
+            read.
         reading: the current pass over a text; None at the end.
     """
 
@@ -341,12 +342,12 @@ class Evaluator:
 
     @property
     def share(self) -> float:
-        """The share (0 to 1) of the rows of all texts that have been read so far."""
+        """The share (0 to 1) of the work that is done: the rows read so far, divided by the rows of all texts."""
         rows = sum(len(text) for text in self.texts[: self.done]) + (self.reading.position if self.reading else 0)
         return rows / sum(len(text) for text in self.texts)
 
     def state(self) -> dict[str, Any]:
-        """Return the whole state, for resuming, as tensors, numbers and text."""
+        """Return the whole state, for resuming: a dict of tensors and numbers with the keys losses, sums, reading."""
         reading = self.reading.state() if self.reading else None
         return {"losses": self.losses, "sums": self.sums, "reading": reading}
 

@@ -110,7 +110,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def weights(model: LanguageModel) -> dict[str, Tensor]:
-    """Return the state dict of a model, in which a tied matrix occurs once, as the head's matrix (`DECODER`)."""
+    """Return the state dict of a model; a tied matrix occurs once, under the name of the head's matrix (`DECODER`)."""
     return {name: tensor for name, tensor in model.state_dict().items() if not (model.tied and name == EMBEDDING)}
 
 
