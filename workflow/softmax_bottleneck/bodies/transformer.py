@@ -30,7 +30,7 @@ POSITIONS = 256  # computed at the start; more for longer chunks
 def sinusoids(length: int, width: int) -> Tensor:
     """Return the positional encoding [length, width] of Vaswani et al. 2017, section 3.5.
 
-    Column 2i has sin(t / 10000^(2i/width)) at position t, and column 2i + 1 has the cosine.
+    Row t is position t. Column 2i has sin(t / 10000^(2i/width)), and column 2i + 1 has the cosine of the same angle.
     """
     time_T1 = torch.arange(length, dtype=torch.float64)[:, None]
     rate_I = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(WAVELENGTHS) / width))
@@ -39,7 +39,11 @@ def sinusoids(length: int, width: int) -> Tensor:
 
 
 def dropped(x: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-    """Return x with dropout applied independently to every element; `dropout` is the probability."""
+    """Return x with dropout applied independently to every element.
+
+    `dropout` is the probability that an element is set to zero. `generator` provides the random numbers; if it is None,
+    torch's global generator does.
+    """
     return x * keep_mask(tuple(x.shape), dropout, x, generator) if dropout else x
 
 
@@ -97,7 +101,10 @@ class Transformer(Body):
         return ()
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return the output for a chunk of tokens; `state` is ignored, so earlier chunks have no influence."""
+        """Return the outputs of the last layer for a chunk of tokens (see `BodyOutput`), with an empty state.
+
+        `state` is ignored, so earlier chunks have no influence. In train mode, `generator` draws the dropout masks.
+        """
         length = len(tokens_TB)
         if length > len(self.positions_TD):
             self.positions_TD = sinusoids(2 * length, self.embedding.embedding_dim).to(self.positions_TD)
@@ -130,7 +137,7 @@ class _Layer(nn.Module):
     def forward(self, x_TBD: Tensor, later_TT: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return norm(y + ff(y)) with y = norm(x + attention(x)); train mode applies dropout.
 
-        `later_TT` [position, attended position] is True where the attended position is later, which is not allowed.
+        `later_TT[t, s]` is True if position s is later than t, so that position t must not attend to it.
         """
         dropout = self.dropout if self.training else 0.0
         attended_TBD = self._attend(x_TBD, later_TT, dropout, generator)
@@ -144,6 +151,8 @@ class _Layer(nn.Module):
         """Return the causal multi-head attention of `x_TBD` to itself, [T, B, D].
 
         Each head computes softmax(Q K^T / sqrt(E)) V (Vaswani et al. 2017, eq. 1), and a linear layer mixes the heads.
+        `later_TT[t, s]` is True if position s is later than t, which gives s the weight zero. `dropout` is the
+        probability that an output of the softmax is set to zero. `generator` provides the random numbers of dropout.
         """
         length, batch, width = x_TBD.shape
         split_TB3HE = self.queries_keys_values(x_TBD).view(length, batch, 3, self.heads, width // self.heads)

@@ -1,7 +1,7 @@
-"""The step `download`: it fetches the files of a dataset and keeps only files with the declared hash.
+"""The step `download`: it fetches the files of a dataset, and keeps only those that have the declared hash.
 
-Files come from a mirror folder, from web addresses, or from a path relative to the dataset's YAML. A synthetic language
-is sampled instead.
+A file comes from a mirror folder, from a web address, or from a path relative to the dataset's YAML. The text of a
+synthetic language is not fetched but sampled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
 
 
 def download(study: Study, name: str, say: Say) -> None:
-    """Fetch the files of a dataset, or sample its synthetic language; then write files.json with the hash of each text.
+    """Fetch the files of the dataset `name`, or sample its synthetic language, into the folder of the corpus.
+
+    Then write files.json into this folder, with the hash of each text. `say` prints a line of progress.
 
     Raises:
         UserError: a synthetic language cannot be sampled (see `language.write_language`).
@@ -67,7 +69,7 @@ class Source:
         size: declared size in bytes; None only for a local file.
         addresses: URLs of the file, tried in this order; empty for a local file.
         path: path of a local file; None for a file with addresses.
-        members: the members to extract if the file is an archive.
+        members: the members to extract if the file is an archive; empty for a text.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Source:
 
 
 def sources(dataset: Dataset) -> list[Source]:
-    """Return the files to fetch for a dataset: plain files, and the archives that hold its other files.
+    """Return the files to fetch for a dataset: every plain file, and every archive that holds files of the dataset.
 
     Raises:
         DataError: two archives, or an archive and a file, have the same name.
@@ -153,9 +155,9 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
 
 
 def _is_right(target: Path, file: Source) -> bool:
-    """Return True if `target` exists and has the declared hash; if none is declared, the hash of `file.path` counts.
+    """Return True if `target` exists and has the declared hash or, if no hash is declared, the hash of `file.path`.
 
-    A right `target` that a user put there has no .sha256 file; this file is then written.
+    A user may have copied the file to `target` by hand. Its .sha256 file is then missing, and this function writes one.
     """
     if not target.is_file():
         return False

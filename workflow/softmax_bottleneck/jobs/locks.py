@@ -42,8 +42,9 @@ log = logging.getLogger(__name__)
 def acquire_lock() -> dict[str, str]:
     """Lock the results folder until this process ends; return environment variables that let a child share the lock.
 
-    The child must also inherit the file descriptors that `lock_descriptors` returns. If the parent of this process
-    holds the lock and shares it, or if the file system does not support locks, nothing is locked.
+    The child must also inherit the file descriptors that `lock_descriptors` returns. Nothing is locked if the parent of
+    this process holds the lock and shares it, or if the file system does not support locks. The same variables are
+    returned in both cases.
 
     Raises:
         BusyError: another process holds the lock.
@@ -178,9 +179,9 @@ def _read_lease(path: Path) -> dict[str, Any]:
 def _refuse_living_owner(path: Path) -> None:
     """Raise BusyError if the owner of the lease file `path` still runs.
 
-    The owner is looked up among this machine's processes or, if it ran elsewhere, in the batch system. If neither is
-    possible, the owner counts as running if it touched the lease in the last STALE_AFTER_S seconds. A requeued batch
-    job keeps its number, so an owner with the number of the present job is known to have ended.
+    An owner on this machine is looked up among the processes, and a batch job elsewhere in the batch system. If neither
+    look-up gives an answer, the owner counts as running if the lease was touched in the last STALE_AFTER_S seconds. A
+    batch job that is requeued keeps its id, so an owner elsewhere with the id of the present job has ended.
     """
     try:
         owner, age_s = _read_lease(path), max(0.0, time.time() - path.stat().st_mtime)

@@ -45,8 +45,8 @@ class WordsThatWin:
         by_direction: number of words shown to be argmax-reachable by dot products with a candidate direction.
         by_program: number of words shown to be argmax-reachable by a linear program.
         never: ids of the unargmaxable words. Two words with equal vectors and biases can only tie, so both are listed.
-        unsettled: number of undecided words, because time ran out, the solver failed, or the lead that it found is too
-            small to be confirmed in float64.
+        unsettled: number of undecided words: time ran out, the solver failed, or the lead in the solver's solution is
+            too small to be confirmed in float64.
         wall_s: wall time in seconds.
     """
 
@@ -60,13 +60,13 @@ class WordsThatWin:
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
     """Return the unargmaxable words of an output layer; words not decided after `seconds` are counted as unsettled.
 
-    The time is checked before every block of words, and a linear program stops when no time remains. Memory besides the
-    weights: some blocks of 16 MiB, and 24 D^2 bytes. Computation: 2 V^2 D flops for each of the two candidate
-    directions, then one or more linear programs per remaining word.
+    The time limit is checked between blocks of words, and also limits the solver. Memory besides the weights: some
+    arrays of 16 MiB, and 24 D^2 bytes. Computation: 2 V^2 D flops for each of the two candidate directions, then one or
+    more linear programs per remaining word.
 
     Args:
         weight_VD: weights of the output layer.
-        bias_V: its biases; None for a layer without biases.
+        bias_V: biases of the output layer; None for a layer without biases.
         seconds: time limit.
 
     Raises:
@@ -94,12 +94,15 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
 
 
 def _plain(weight_VD: Floats, deadline: float) -> Float64:
-    """Return the identity matrix [D, D], for candidate directions w_i - mean without whitening."""
+    """Return the identity matrix [D, D], for the candidate directions w_i - mean; `deadline` is not used."""
     return np.eye(weight_VD.shape[1])
 
 
 def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
-    """Return the regularised inverse covariance [D, D] of the word vectors, or None if the deadline passes first."""
+    """Return the regularised inverse covariance [D, D] of the word vectors, up to a factor that changes no direction.
+
+    The result is None if the deadline, a time of `time.monotonic`, passes first.
+    """
     mean_D = weight_VD.mean(0, dtype=np.float64)
     covariance_DD = np.zeros((len(mean_D), len(mean_D)))
     step = max(1, BLOCK_BYTES // mean_D.nbytes)
@@ -113,11 +116,11 @@ def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
 
 
 def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Test words by a candidate direction, and return those that remain undecided.
+    """Return those of `words` (ids) that their candidate directions do not prove to be argmax-reachable.
 
     The direction of word i is (w_i - mean) M, where M is `metric_DD`. Word i is argmax-reachable if its vector has the
-    largest dot product with this direction, by more than the rounding error. Words not tested before the deadline
-    remain undecided.
+    largest dot product with this direction, by more than the rounding error. Words not tested before the deadline, a
+    time of `time.monotonic`, are returned, too.
     """
     mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
     rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
@@ -171,7 +174,7 @@ class _Layer:
         return None
 
     def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
-        """Solve the word's linear program against these rivals (see the module's docstring).
+        """Solve the linear program of `word` against `rivals` (ids of words); see the module's docstring.
 
         Returns:
             (h, t, m): the context vector h [D], the factor t of the biases, and the smallest lead m, in scaled weights.
@@ -195,10 +198,10 @@ class _Layer:
         return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
 
     def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
-        """Return the words whose score w . h + b t is at least `least` above that of `word` (-inf: all words).
+        """Return the ids of the words whose score w . h + b t is at least `least` above the score of `word`.
 
-        If there are more than RIVALS such words, only the RIVALS words with the highest scores are returned. `word`
-        itself is never among them.
+        If `least` is -inf, all other words qualify. If more than RIVALS words qualify, only the RIVALS words with the
+        highest scores are returned. `word` itself is never returned.
         """
         lead_V = self.weight_VD @ h_D + t * self.bias_V
         lead_V -= lead_V[word]

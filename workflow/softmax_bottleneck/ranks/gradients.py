@@ -33,9 +33,11 @@ SMALLEST_SINGULAR = 1e-12  # singular values of W below this share of the larges
 
 @dataclass(frozen=True)
 class GradientShare:
-    """The preserved share of the gradient by the four definitions in the module's docstring.
+    """The preserved share of the gradient, by the four definitions in the module's docstring.
 
-    `contexts` is the number of contexts whose gradient is not zero. All shares use only these.
+    Attributes:
+        contexts: number of contexts whose gradient is not zero; the shares use only these contexts.
+        norm_mean, energy_mean, norm_pooled, energy_pooled: the shares, from 0 to 1.
     """
 
     contexts: int
@@ -51,7 +53,7 @@ def gradient_share(gradients: Iterable[Floats], weight_VD: Floats) -> GradientSh
     Memory besides the weights: one block of gradients. Computation: 2 N V D flops and a QR decomposition of W.
 
     Args:
-        gradients: gradients of the loss with respect to the logits, one row per context, in blocks [any, V].
+        gradients: gradients of the loss with respect to the logits, one row per context, in blocks [R, V] of any R.
         weight_VD: output matrix W.
 
     Raises:

@@ -44,8 +44,8 @@ class Gram:
 
     Attributes:
         matrix: the sum over all full blocks so far; on the CPU only its lower triangle is meaningful.
-        depth: upper bound on the number of rounded additions behind each entry of the matrix: the rows of one block,
-            plus one for every block added.
+        depth: upper bound on the number of roundings behind each entry of `matrix`: the number of rows of a block plus
+            the number of blocks added so far.
 
     Raises:
         UserError: the machine lacks the memory for the matrix.
@@ -95,17 +95,17 @@ class Gram:
         self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
 
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
-        """Return the singular values of M from its Gram matrix; the call destroys the Gram matrix.
+        """Return the singular values of a matrix M from its Gram matrix; the call destroys the Gram matrix.
 
-        The noise floor is the square root of the larger of two estimates of an eigenvalue's error: that of `_error`,
-        and the magnitude of the most negative eigenvalue, because exact eigenvalues of a Gram matrix are not negative.
+        The noise floor is the square root of the larger of two estimates of an eigenvalue's error. One is the result of
+        `_error`. The other is the magnitude of the most negative eigenvalue, as exact eigenvalues are not negative.
 
         Args:
             m: number of rows of M.
             n: number of columns of M.
-            method: the spectrum's attribute `method`: "gram-of-columns" if rows of M were added (M^T M), or
-                "gram-of-rows" if columns of M were added (M M^T).
-            dtype: the spectrum's attribute `dtype`: number type of M.
+            method: "gram-of-columns" if the rows of M were added, which gives M^T M. "gram-of-rows" if the columns of M
+                were added as rows, which gives M M^T. The spectrum's attribute `method` starts with this text.
+            dtype: number type of M, which becomes the spectrum's attribute `dtype`.
         """
         self._add_block()
         trace = float(self.matrix.trace())
@@ -115,24 +115,27 @@ class Gram:
         return Spectrum(sigma, 0, m, n, method + self._method, dtype, noise_floor=math.sqrt(error))
 
     def _error(self, trace: float, eigenvalues: Float64) -> float:
-        """Return an estimate of the largest error of an eigenvalue, from summation and from the eigenvalue solver.
+        """Return an estimate of the largest error of an eigenvalue: the error of summation plus that of the solver.
 
-        A sum of products that is rounded `depth` times has an error of at most depth eps/2 times the sum of their
-        magnitudes. For the whole matrix this is at most depth eps/2 times the trace. LAPACK's eigenvalues have an
-        error of p(n) eps sigma_max^2, where p grows slowly; sqrt(n), used here, is about ten times the observed p(n).
+        Summation: `depth` roundings cause an error of at most depth eps/2 times the trace in the norm of the matrix,
+        where eps is the machine epsilon of float64. Solver: LAPACK's eigenvalues have an error of p(n) eps sigma_max^2
+        with a slowly growing function p. This method uses p(n) = sqrt(n), about ten times the observed p(n).
         """
         largest = max(float(eigenvalues[-1]), 0.0)
         return FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(eigenvalues)) * largest)
 
     def _eigenvalues(self, m: int, n: int, trace: float) -> Float64:
-        """Return the ascending eigenvalues; `matrix` may be overwritten, or None, after the call."""
+        """Return the ascending eigenvalues of the Gram matrix; the call may overwrite `matrix` or set it to None.
+
+        `DeviceGram` needs the shape (m, n) of M and the trace of the Gram matrix for its checks.
+        """
         return self._solver(self.matrix)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return the spectrum of the rows added so far, as `spectrum` does, but keep the Gram matrix for more rows.
+        """Return the spectrum of the m rows added so far, and keep the Gram matrix, so that rows can still be added.
 
-        The eigenvalue routine overwrites the lower triangle and the diagonal. Before the call the lower triangle is
-        copied to the upper one; after the call the lower triangle and the diagonal are restored.
+        `n` is the number of columns of M, and `dtype` its number type. The eigenvalue routine overwrites the lower
+        triangle and the diagonal. Both are copied before the routine runs, and restored afterwards.
         """
         self._add_block()
         diagonal = self.matrix.diagonal().copy()
@@ -147,16 +150,16 @@ class DeviceGram(Gram):
     """A Gram matrix on a torch device, with checked eigenvalues.
 
     Eigenvalue solvers on GPUs are known to fail or to return wrong values for n above about 23,000. Therefore three
-    checks must hold: the eigenvalues sum to the trace, their squares sum to the squared Frobenius norm, and the number
-    above the squared Press tolerance agrees with an independent count (`inertia_count`). If a check fails, the CPU
-    computes the eigenvalues of the same matrix, and the spectrum's `method` records that. Memory on the device: three
-    to four times 8 n^2 bytes.
+    checks must hold. The eigenvalues sum to the trace. Their squares sum to the squared Frobenius norm. The number of
+    eigenvalues above the squared Press tolerance agrees with an independent count (`inertia_count`). If a check fails,
+    the CPU computes the eigenvalues of the same matrix, and the spectrum's `method` says so. Memory on the device:
+    three to four times 8 n^2 bytes.
 
     Args:
         n: number of columns of M.
         solver: function that computes the eigenvalues on the CPU if a check fails.
-        torch: the module torch, an argument because this package does not import it.
-        device: the device.
+        torch: the module torch; it is an argument because the package `ranks` does not import it.
+        device: the torch device, as accepted by `torch.device`.
     """
 
     def __init__(self, n: int, solver: Solver | None = None, *, torch: Any, device: Any) -> None:
@@ -174,10 +177,10 @@ class DeviceGram(Gram):
         self.matrix.addmm_(rows_RN.T, rows_RN)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
-        """Return the spectrum of the rows added so far, as `spectrum` does, but keep the Gram matrix for more rows.
+        """Return the spectrum of the m rows added so far, and keep the Gram matrix, so that rows can still be added.
 
-        Torch's eigenvalue routine does not change the matrix. `spectrum` may set the attribute `matrix` to None, so
-        this method sets the attribute again.
+        `n` is the number of columns of M, and `dtype` its number type. Torch's eigenvalue routine does not change the
+        matrix, but `spectrum` may set the attribute `matrix` to None. This method therefore sets the attribute again.
         """
         self._add_block()
         kept = self.matrix
@@ -199,7 +202,10 @@ class DeviceGram(Gram):
         return self._solver(on_host)
 
     def _trusted(self, eigenvalues: Float64, m: int, n: int, trace: float) -> bool:
-        """Return True if the eigenvalues pass the three checks of the class, each with a tolerance for rounding."""
+        """Return True if the eigenvalues pass the three checks of the class, each with a tolerance for rounding.
+
+        `m` and `n` are the shape of M, which determines the Press tolerance. `trace` is that of the Gram matrix.
+        """
         squares = float(self._torch.linalg.vector_norm(self.matrix)) ** 2
         sums = ((eigenvalues.sum(), trace), ((eigenvalues**2).sum(), squares))
         if not all(abs(found - exact) <= SUMS_AGREE * abs(exact) for found, exact in sums):
@@ -278,11 +284,12 @@ def _lapack(name: str) -> Any:
 
 
 def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
-    """Return the number of eigenvalues above a threshold without computing them; only the lower triangle is read.
+    """Return the number of eigenvalues of a symmetric matrix A above a threshold, without computing the eigenvalues.
 
-    By Sylvester's law of inertia, A - threshold I = L D L^T has as many positive eigenvalues as D, whose diagonal
-    blocks are 1 x 1 or 2 x 2. For a Gram matrix and the squared Press tolerance, the count is the Press rank. This
-    method needs n^3/3 flops, while computing the eigenvalues needs 4/3 n^3. Memory: one copy of the matrix.
+    Only the lower triangle of A is read. A - threshold I is factored as L D L^T, where D has diagonal blocks of size
+    1 x 1 or 2 x 2. By Sylvester's law of inertia, the positive eigenvalues of D are as many as those of A above the
+    threshold. For a Gram matrix and the squared Press tolerance, this number is the Press rank. The factorisation needs
+    n^3/3 flops, and computing the eigenvalues 4/3 n^3. Memory: one copy of the matrix.
     """
     shifted = np.array(symmetric_nn, dtype=np.float64, order="F")
     np.einsum("ii->i", shifted)[:] -= threshold
@@ -304,10 +311,9 @@ def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
-    """Copy the entries above the diagonal of `source`, which is `matrix.T`, to those above the diagonal of `matrix`.
+    """Set matrix[i, j] to source[i, j] for all i < j, in bands of BLOCK rows, which need no copy of the whole matrix.
 
-    The lower triangle is thus copied to the upper one. The copy goes by bands of BLOCK rows, so that no copy of the
-    whole matrix is needed.
+    `source` must be `matrix.T`. The lower triangle of `matrix` is thus copied to its upper triangle.
     """
     for start in range(0, len(matrix), BLOCK):
         stop = min(start + BLOCK, len(matrix))

@@ -150,9 +150,10 @@ def _with_interval(
 
 
 def hardware(provenance: Mapping[str, Any]) -> str:
-    """Return the devices and the processor that a result's provenance names, as text; `unknown` if it names none.
+    """Return the devices and the processor that computed a result, such as `NVIDIA H100, AMD EPYC 9654`.
 
-    The provenance has a device per session. A session is a process that computed the result or a part of it.
+    `provenance` is the block of this name in the result's JSON file. It has one device for every process that computed
+    a part of the result. A name that occurs twice is returned once. Without any name, the text is `unknown`.
     """
     sessions = provenance.get("sessions") or []
     devices = [str(session["device"]) for session in sessions if "device" in mapping(session)]
@@ -163,10 +164,10 @@ def hardware(provenance: Mapping[str, Any]) -> str:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def collect(study: Study) -> Records:
-    """Return the records of all runs that an experiment of the study needs, and check all their files.
+    """Return the records of all runs that an experiment of the study needs, after checking the files of these runs.
 
-    The problems found are in `verification`, an attribute of the records. Nothing is written. The result depends on the
-    files alone, not on the order in which they are found.
+    The problems found are in the records' attribute `verification`. Nothing is written. The result depends on the files
+    alone, not on the order in which they are found.
     """
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
@@ -209,9 +210,9 @@ def collect_to(study: Study, folder: Path) -> Records:
 
 
 def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
-    """Return the epoch logs of all runs in one frame, with the columns CURVE_COLUMNS.
+    """Return the epoch logs of all runs in one frame, with the columns CURVE_COLUMNS and one row per epoch.
 
-    If an epoch was logged again after a resume, only its last line counts.
+    `runs` maps the path of a run to its files. If an epoch was logged again after a resume, only its last line counts.
     """
     rows = [
         (path, epoch, *(line.get(key) for key in records.CURVE_COLUMNS[2:]))

@@ -1,8 +1,9 @@
-"""Values of archived studies for the cells of published tables that a study leaves empty.
+"""Values of archived studies, which fill the empty cells of a study's tables.
 
-The same table is built from the records of every archived study. An empty cell gets the value that an archive has for
-the same published corpus, row and column. If several archives have a value, the order of preference is: the published
-setting, then the larger number of runs, then the larger model.
+A cell is empty if the paper has a number for it but the study has not measured one. The same table is built from the
+records of every archived study. An empty cell gets the archived value for the same published corpus, row and column. If
+several archives have a value, the order of preference is: runs with the settings of the paper, then the larger number
+of runs, then the larger model.
 """
 
 from dataclasses import replace
@@ -18,9 +19,9 @@ Rank = tuple[bool, int, float]  # of an archive: has the published setting, numb
 
 
 def fill(table: Table, study: Study) -> Table:
-    """Return the table with an archived value in every cell that has a published but no measured value.
+    """Return a table of a study with an archived value in every cell that has a published but no measured value.
 
-    The module's docstring has the order of preference among archives. A cell that no archive has stays empty.
+    The module's docstring has the order of preference among archives. A cell without an archived value stays empty.
     """
     places = {section.dataset: published_corpus(study, section.dataset) for section in table.sections}
     best = best_cells(table.experiment.id) if any(cell.is_empty for _, _, _, cell in table.every_cell) else {}
@@ -51,7 +52,7 @@ def published_corpus(study: Study, dataset: str) -> str:
 def best_cells(experiment: str) -> dict[Key, Cell]:
     """Return the preferred archived cell for each (published corpus, row key, column heading) of an experiment's table.
 
-    Each cell names the study and hardware of its value. Cells that no archive has are left out.
+    Each cell names the study and hardware of its value. A triple without an archived cell is not a key.
     """
     ranked: list[tuple[Rank, Key, Cell]] = []
     for archived in archive.load_all():
@@ -77,10 +78,10 @@ def best_cells(experiment: str) -> dict[Key, Cell]:
 
 @cache
 def study_of(name: str) -> Study | None:
-    """Return the study of config/<name>.yaml, or None if there is no such file.
+    """Return the study of config/<name>.yaml with other experiments, or None if there is no such file.
 
-    Its experiments are all tables for which `is_filled` is true. So its archive can fill cells of tables that the study
-    itself does not show.
+    The experiments are replaced by all tables for which `is_filled` is true. The archive of the study can then fill
+    cells of all these tables, also of those that the file does not list.
     """
     file = PAPER_STUDY.with_name(f"{name}.yaml")
     if not file.is_file():

@@ -51,7 +51,7 @@ def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file:
 
     Args:
         table: the table.
-        heads: {model: label of its head}. If given, each number unfolds into its definition and links to its runs in
+        heads: {model: label of its head}. If given, a click on a number shows its definition and links to its runs in
             the report. None for plain numbers.
         study_file: path of the study file, for the commands that the page prints to look up a number.
     """
@@ -63,8 +63,8 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
 
     Args:
         folder: the study's folder, with the rendered tables and figures.
-        reload_s: seconds after which browsers reload the page of a study that is still running; the page says so. None
-            for a page that is not reloaded.
+        reload_s: seconds after which browsers reload the page, for a study that is still running. The page then says
+            that the study is running. None for a page that is not reloaded.
         out: the folder to write into; by default folder/report.
 
     Raises:

@@ -1,4 +1,7 @@
-"""The step `dynamic`: dynamic evaluation of a trained or finetuned run."""
+"""The step `dynamic`: dynamic evaluation of a trained or finetuned run.
+
+In dynamic evaluation, the weights are updated after every scored segment of a text (see `dynamic_evaluation.py`).
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,9 @@ def evaluate(
 
 
 class DynamicEvaluation(Evaluator, Work):
-    """A dynamic evaluation as resumable `Work`: a step reads one segment of a text, a part reads a whole text.
+    """A dynamic evaluation that can be resumed (see `Work`).
+
+    `step` reads one segment of a text, and returns True at the end of this text.
 
     Args:
         model: the trained model.
@@ -103,13 +108,14 @@ class DynamicEvaluation(Evaluator, Work):
         return f"text {min(self.done + 1, len(self.texts))} of {len(self.texts)}, {self.share:.0%} of all"
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of all texts (0 to 1), and a line with the current position."""
+        """Return the finished share of all texts (0 to 1), and a line with the position; `wall_s` is not used."""
         return self.share, f"dynamic evaluation, {self.where}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Return the record, the hashes of its input files, and an empty dict (no further provenance).
+        """Return (content of dynamic.json, {input file: sha256}, {}); the empty dict is for further provenance.
 
-        The record has the perplexities and the loss of every setting that was tried (see `Evaluator.results`).
+        The content has the perplexities and the loss of every setting that was tried (see `Evaluator.results`).
+        `session` tells the wall time.
         """
         settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
         return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

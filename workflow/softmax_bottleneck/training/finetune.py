@@ -34,8 +34,9 @@ from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
 def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
     """Finetune a trained run from its stored weights, or resume finetuning; return the content of the new done.json.
 
-    `path` names the finetuned run; `Run.start` names the trained run. If the trained run has diverged, nothing is
-    computed, and done.json has the status and the reason of the trained run. `restart` discards earlier progress.
+    `path` is the path of the finetuned run; `Run.start` is the path of the trained run. If the trained run has
+    diverged, nothing is computed, and done.json has the status and the reason of the trained run. `restart` discards
+    earlier progress.
     """
     run = study.run(path)
     start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
@@ -55,10 +56,11 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 
 
 class Finetuner(Trainer):
-    """A trainer that starts from the trained `weights`, which count as the result of epoch 0.
+    """A trainer that starts from trained weights, which count as the result of epoch 0.
 
-    The trained weights remain the weights to be tested (`best`) until an epoch has a lower validation loss. If the
-    schedule's `tested_weights` is `last`, every epoch replaces `best`, whatever its loss.
+    `weights` maps names to the trained tensors. The trained weights remain the weights to be tested (`best`) until an
+    epoch has a lower validation loss. If the schedule's `tested_weights` is `last`, every epoch replaces `best`,
+    whatever its loss.
     """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:

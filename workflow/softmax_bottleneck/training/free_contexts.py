@@ -45,7 +45,14 @@ CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: fit
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of the optimisation of a fit; `FitPlan` in study/fits.py explains each of them."""
+    """The settings of the optimisation of a fit, from a study's `FitPlan`.
+
+    Attributes:
+        sample: mean number of words sampled for an update, over all contexts; 0 uses the exact distributions.
+        bias: True if every word has a bias.
+        updates: number of steps of Adam.
+        learning_rate: initial step size.
+    """
 
     sample: int
     bias: bool
@@ -110,7 +117,7 @@ class FreeContexts:
         self.contexts_ND.grad[rows] = h_RD.grad
 
     def step(self, rate: float) -> None:
-        """Do one step of Adam with the gradients added since the last step."""
+        """Do one step of Adam, of step size `rate`, with the gradients added since the last step."""
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.step()
@@ -146,7 +153,11 @@ def _head(name: str, options: Mapping[str, Any], width: int, words: int, bias: b
 def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: tuple[int, int], bias: bool) -> int:
     """Return the number of fitted parameters: context vectors, word vectors, and the head's other parameters.
 
-    `shape` is (number of contexts, number of words).
+    Args:
+        name, options: the head and its options, such as "mos" and {"components": 3}.
+        width: width of context and word vectors.
+        shape: (number of contexts, number of words).
+        bias: True if every word has a fitted bias.
     """
     with torch.device("meta"):
         head = _head(name, options, width, shape[1], bias)
@@ -154,9 +165,15 @@ def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: t
 
 
 def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bias: bool, most: int) -> int:
-    """Return the largest width at which a head has no more than `most` parameters, or 1 if even width 1 has more.
+    """Return the largest width at which a head has at most `most` fitted parameters (see `count_parameters`).
 
-    The parameters include the context vectors. `shape` is (number of contexts, number of words).
+    The result is at least 1, even if a head of width 1 has more parameters.
+
+    Args:
+        name, options: the head and its options, such as "mos" and {"components": 3}.
+        shape: (number of contexts, number of words).
+        bias: True if every word has a fitted bias.
+        most: largest number of parameters.
     """
     width = 1
     while count_parameters(name, options, width + 1, shape, bias) <= most:
@@ -170,10 +187,11 @@ def update(
 ) -> None:
     """Do one step of Adam, over all contexts, in each of several fits to the same known distributions.
 
-    If `recipe.sample` is positive, all fits get the same new sample of about that many words as their target. If it is
-    0, the target is the exact distributions. `number` is the number of the update, from 0. It determines the step size
-    and, with `seed`, the sample. The weights of the contexts are scaled to a mean of one, so that gradients do not
-    shrink as contexts are added.
+    If `recipe.sample` is positive, the target of all fits is the same new sample of about `recipe.sample` words. If
+    `recipe.sample` is 0, the target is the exact distributions. The weights of the contexts are scaled to a mean of
+    one, so that gradients do not shrink as contexts are added. All fits are on the same `device`.
+
+    `number` is the number of the update, from 0. The step size depends on `number`, the sample on `number` and `seed`.
     """
     sample_NM = fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
     rows = chunk_rows(known, device)
@@ -188,13 +206,13 @@ def update(
 
 
 def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
-    """Return the number of contexts processed at once: as many as `CHUNK_CELLS` allows, at least 1."""
+    """Return the number of contexts processed at once: the device's CHUNK_CELLS over the number of words, or 1."""
     return max(1, CHUNK_CELLS.get(device.type, CHUNK_CELLS["cuda"]) // known.p_NM.shape[1])
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
 def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
-    """Return the distances of a fit from the true distributions, computed in chunks of `rows` contexts.
+    """Return the distances of a fit from the true distributions `known`, computed in chunks of `rows` contexts.
 
     Returns:
         `kl_nats`: the mean of KL(P*||Q) over contexts, weighted by their probabilities.
@@ -219,8 +237,8 @@ def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, 
     """Return the ranks of the matrix log Q [N, M] and the squared error of log Q, from chunks of `rows` contexts.
 
     Returns:
-        `rank_press`, `rank_press_low`, `rank_press_high` and effective ranks such as `rank_eff_1e-3`
-        (`RankReport.metrics`), and `squared_error`, the mean of (log P* - log Q)^2 over all contexts and words.
+        The keys of `RankReport.metrics`: `rank_press`, `rank_press_low`, `rank_press_high`, and effective ranks such as
+        `rank_eff_1e-3`. In addition `squared_error`, the mean of (log P* - log Q)^2 over all contexts and words.
 
     Raises:
         DataError: log Q is not finite, because Q gives a word the probability zero.
@@ -250,8 +268,8 @@ def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> d
     2019, see `squared_error_bound`).
 
     Returns:
-        `rank_press`, `rank_press_low`, `rank_press_high` and effective ranks such as `rank_eff_1e-3`
-        (`RankReport.metrics`); and one key per width, such as `squared_error_bound_d16`.
+        The keys of `RankReport.metrics`: `rank_press`, `rank_press_low`, `rank_press_high`, and effective ranks such as
+        `rank_eff_1e-3`. In addition the bound for each width, such as `squared_error_bound_d16`.
     """
     spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())

@@ -107,7 +107,7 @@ class CorpusData:
 
     @cached_property
     def truth(self) -> Mapping[str, float]:
-        """The value of each metric of the corpus's true distribution; empty if the true distribution is not known."""
+        """The metrics {name without `law_`: value} of the corpus's true distribution; empty for an unknown one."""
         rows = self.records.rows
         own = rows[(rows["dataset"] == self.dataset) & rows["metric"].str.startswith(f"{TRUTH}_")]
         return {name.removeprefix(f"{TRUTH}_"): value for name, value in zip(own["metric"], own["value"], strict=True)}
@@ -200,11 +200,11 @@ class Interval:
     min_units: int
 
     def needed(self, distance: float) -> int:
-        """Return how many units (such as seeds) each side needs before the interval can exclude a bound of a rule.
+        """Return the number of units, such as seeds, that each side needs to exclude a bound of a rule.
 
-        With so many units, the interval excludes the bound with probability POWER. The result is larger than the
-        present number of units. If no number below MOST_NEEDED is enough, the result is MOST_NEEDED. If a side has one
-        unit or the value is not finite, the spread is unknown, and the result is `min_units`.
+        With this number, the interval excludes the bound with probability POWER. The result is larger than the present
+        number of units of the smaller side. If no number below MOST_NEEDED is enough, the result is MOST_NEEDED. If a
+        side has one unit or the value is not finite, the spread is unknown, and the result is `min_units`.
 
         Args:
             distance: the distance between the true value and the bound, in the unit of `value`.
@@ -260,9 +260,9 @@ spearman = partial(fisher, ranked=True)
 
 
 def wilson(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the share of the units of one side [N, 1] that are 1 (the others are 0), with Wilson's interval.
+    """Return the share of ones among the units of one side [N, 1], which are 0 or 1, with Wilson's interval.
 
-    `tail` is as in `student`. The interval is infinite for fewer than MIN_POINTS units.
+    `tail` is the probability outside each end of the interval, which is infinite for fewer than MIN_POINTS units.
     """
     share, n = float(sides[0].mean()), len(sides[0])
     z = float(special.ndtri(1 - tail))
@@ -340,7 +340,7 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
     """Return the quantity that is the ratio of two metrics of the same run, averaged over the seeds of a model.
 
-    The average is that of the logarithms of the ratios.
+    The average is computed from the logarithms of the ratios.
 
     Args:
         first: the metric in the numerator.
@@ -427,7 +427,7 @@ class Number:
 
     Attributes:
         what: the printed name of the quantity, followed by the labels of the models.
-        unit: a key of UNITS, or a text without effect.
+        unit: a key of UNITS; any other text prints the plain value.
         value: the converted value; None if it is not finite.
         low, high: the converted ends of the interval; None if not finite, as for too few units.
         n: the number of units on each side.
@@ -484,15 +484,15 @@ class Rule:
     Attributes:
         text: the rule in English, for printing.
         quantities: the quantities that the rule reads.
-        judge: called as `judge(data, *models, tests=1)`, returns the decision. `tests` is the number of rules that
-            share the error probability ALPHA (Bonferroni).
-        favours: the verdict that a first model with more parameters makes likelier. +1 is *reproduced*, as for "MoS is
-            better than Softmax"; -1 is *not reproduced*, as for "SS does not gain on Softmax". With 0, the models may
-            differ in size.
-        control: (position, verdicts), or None for no control. The control evaluates the rule again, with TRUTH in place
-            of the model at `position` (from 0): position 0 turns (lms-plif, softmax) into (TRUTH, softmax). A position
-            after the last model appends TRUTH. The control is passed if this evaluation gives one of `verdicts`, or, if
-            `verdicts` is empty, the same verdict as for the claim itself. It is skipped if TRUTH is not known.
+        judge: called as `judge(data, *models, tests=1)` with a `CorpusData` and the claim's patterns of models. It
+            returns the decision. `tests` is the number of rules that share the error probability ALPHA (Bonferroni).
+        favours: the verdict that becomes likelier if the first model has more parameters than the second. +1 is
+            *reproduced*, as for "MoS is better than Softmax"; -1 is *not reproduced*, as for "SS does not gain on
+            Softmax". With 0, the models may differ in size.
+        control: (position, verdicts), or None for no control. A control is a second evaluation of the rule, in which
+            TRUTH replaces the model at `position` (from 0). Position 0 turns (lms-plif, softmax) into (TRUTH, softmax);
+            a position after the last model appends TRUTH. The control is passed if the second evaluation gives one of
+            `verdicts`. Empty `verdicts` stand for the claim's own verdict. Without a known TRUTH there is no control.
         hidden_by_ceiling: True if the claim expects high or rising ranks. A small matrix can make the measured ranks
             too low for such a claim, but never too high.
     """
@@ -543,9 +543,10 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
-    """Return the rule in English, for a rule without a text of its own.
+    """Return a rule in English, from the bounds `holds` and `fails` of `interval_rule`.
 
-    Example: `the interval of Press rank lies above 2 times; otherwise not reproduced if it lies below 2 times`.
+    Example, for regions above and below a ratio of 2 (`2 times`): `the interval of Press rank lies above 2 times;
+    otherwise not reproduced if it lies below 2 times`.
     """
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
@@ -562,7 +563,7 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 def every(*parts: Rule) -> Rule:
     """Return the rule that holds if all given rules hold for the same models.
 
-    Its `favours` is the first nonzero `favours` of the given rules. The new rule has no control.
+    The new rule has the first nonzero `favours` of the given rules, and no control.
     """
     return Rule(
         "; and ".join(part.text for part in parts),
@@ -576,14 +577,14 @@ def every(*parts: Rule) -> Rule:
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
     """Return the rule that holds if `part` holds for every head (`all_=True`) or for at least one (`all_=False`).
 
-    The heads are the models that match the claim's first pattern. For each of them, `part` is evaluated with the head
-    as the first model, and the claim's other patterns after it. If one head suffices, the error probability ALPHA is
-    divided by the number of heads (Bonferroni).
+    The heads are the models that match the claim's first pattern. For each head, `part` is evaluated with the claim's
+    patterns, of which the first is replaced by this head. If one head suffices, the error probability ALPHA is divided
+    by the number of heads (Bonferroni).
 
     Args:
         part: the rule for one head.
         all_: True if `part` must hold for every head.
-        chosen: called with the records of a corpus; returns the names of the heads, instead of those that match.
+        chosen: function from a `CorpusData` to the names of the heads, to use instead of the models that match.
     """
     first = part.quantities[0]
 
