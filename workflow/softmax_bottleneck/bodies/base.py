@@ -21,7 +21,7 @@ class BodyOutput(NamedTuple):
         raw_TBD: the last layer's output before dropout.
         dropped_TBD: the last layer's output after dropout.
         state: the state with which the next chunk starts.
-        below_TBD: the input of the last layer, which may have another width than its output.
+        below_TBD: the input of the last layer. Its width may differ from D.
     """
 
     raw_TBD: Tensor
@@ -33,8 +33,10 @@ class BodyOutput(NamedTuple):
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return a random dropout mask: each entry is 1 / (1 - dropout) with probability 1 - dropout, else 0.
 
-    The mask has the device and dtype of `like`. Each entry uses 16 random bits, so that its probability is rounded to a
-    multiple of 2^-16. On a CPU this is more than twice as fast as `uniform_` and nine times as fast as `bernoulli_`.
+    Each entry uses 16 random bits, so that the probability is rounded to a multiple of 2^-16. On a CPU this is more
+    than twice as fast as `uniform_` and nine times as fast as `bernoulli_`.
+
+    The mask has the device and dtype of `like`. If `generator` is None, PyTorch's global generator is used.
     """
     kept, count = 1.0 - dropout, math.prod(shape)
     numbers = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)
@@ -62,6 +64,6 @@ class Body(nn.Module):
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
         """Return the output for a chunk of tokens that starts from the given state.
 
-        In train mode `generator` provides the random numbers.
+        In train mode `generator` provides the random numbers of dropout; None means PyTorch's global generator.
         """
         raise NotImplementedError

@@ -14,10 +14,12 @@ SHARE = 0.1  # largest share of common lines without a warning; in Penn Treebank
 
 
 def split_overlap_warnings(corpus: Corpus) -> list[str]:
-    """Return warnings about suspicious splits; the list is empty if there are none.
+    """Return warnings about suspicious splits of a corpus; the list is empty if no split is suspicious.
 
-    There is a warning for each pair of splits whose `overlap` is more than SHARE, and for valid or test if it has more
-    tokens than train.
+    A split is suspicious in two cases:
+
+    * Its `overlap` with another split is more than SHARE: that of valid with train, or of test with train or valid.
+    * The split is valid or test, and has more tokens than train.
     """
     warnings = [
         f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more stand in {other} too"

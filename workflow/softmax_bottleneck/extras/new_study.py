@@ -1,8 +1,8 @@
 """The command `new-study`, which writes a corpus and a small study file from a folder of plain texts.
 
-Words are lower-cased and separated from punctuation, a paragraph becomes a line, and rare words become `<unk>`. But a
-text that contains `<unk>` counts as prepared: its lines and words stay as they are. If any text is prepared, rare words
-are kept in all texts.
+Words are lower-cased and separated from punctuation, and a paragraph becomes a line. Rare words become `<unk>`: words
+that occur in train fewer than 3 times, or are not among its 10,000 most frequent ones. But a text that contains `<unk>`
+counts as prepared: its lines and words stay as they are. If any text is prepared, rare words are kept in all texts.
 Files train.txt, valid.txt and test.txt, or wiki.train.txt and so on, are the splits. Without these files, the last two
 tenths of every file become the validation and test sets.
 """
@@ -39,7 +39,10 @@ files:
 
 
 def new_study(options: argparse.Namespace, say: progress.Say) -> None:
-    """Write a study file and a corpus from the texts in a folder, and print the plan of the study."""
+    """Write a study and its corpus to the folder `config`, and print the plan of the study.
+
+    `options.texts` is the folder with the texts, and `options.name` is the name of the study (see `write_study`).
+    """
     study = write_study(options.texts, Path("config"), options.name)
     say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
     print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")
@@ -54,8 +57,8 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
         name: name of the study and its corpus; None for the name of the folder `texts`.
 
     Raises:
-        UserError: there are no texts, a text is invalid or too short, the name is invalid or already used, or the study
-            does not fit this machine. Then nothing is written.
+        UserError: there are no texts, a text is not UTF-8 or too short, the name is invalid or already used, or the
+            study needs more memory or disk space than this machine has. Then nothing is written.
     """
     name = name or re.sub(r"[^A-Za-z0-9._]+", "-", texts.resolve().name).strip("-._").lower()
     if not re.fullmatch(schema.NAME, name):
@@ -91,7 +94,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 # --- texts ----------------------------------------------------------------------------------------------------------
 def _splits(folder: Path) -> dict[str, Lines]:
-    """Return the lines of train, valid and test, each a list of words.
+    """Return {split: lines} for train, valid and test, from the *.txt files of a folder; a line is a list of words.
 
     Rare words become `<unk>`, unless a text contains `<unk>` already.
 

@@ -1,8 +1,11 @@
 """Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
-The head has the parameters of mos. It mixes the context vectors before the decoder, so that the logits have low rank if
-g is the identity.
+W [V, E] and b [V] are the decoder, g is the function of the option ``pointwise``, and ``heads/mixture.py`` defines
+prior_k and latent_k. The parameters are those of the head mos. But here the context vectors are mixed before the
+decoder, so that the logits have low rank if g is the identity.
 Numerical stability: log_softmax replaces the published ln(softmax), which is -inf if a probability underflows.
+
+Shapes: N = T x B tokens (T time steps of B sequences), D context width, E embedding width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -54,16 +57,17 @@ class MixtureOfContexts(MixtureHead):
     """The mixture-of-contexts head; the module's docstring has its equation."""
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the sum of all losses, in nats; ``generator`` samples the latent dropout.
+        """Return -ln P(target) of each token, [N], and the sum of these losses, in nats.
 
-        ``h`` is [N, D] or [T, B, D], and ``target`` is [N] or [T, B], with N = T x B tokens.
+        ``h`` is [N, D] or [T, B, D], and ``target`` int64 [N] or [T, B]. In train mode ``generator`` samples the
+        dropout of the latent vectors; None means PyTorch's global generator.
         """
         mixed_NE = self._mixed(h, generator)
         weight_VE, bias_V = self.decoder.weight, self.decoder.bias
         return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats; ``generator`` samples the latent dropout."""
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` as in ``losses``."""
         scores_NV: Tensor = self.pointwise(self.decoder(self._mixed(h, generator)))
         return scores_NV.log_softmax(1)
 
@@ -73,7 +77,7 @@ class MixtureOfContexts(MixtureHead):
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the mixed context vectors sum_k prior_k latent_k, [N, E].
+        """Return the mixed context vectors sum_k prior_k latent_k, [N, E], for ``h`` [N, D] or [T, B, D].
 
         Raises:
             UserError: g is not the identity, so that the head is not log-linear.

@@ -39,7 +39,7 @@ class Declaration:
     Attributes:
         name: the head's name in configurations.
         label: the head's name in tables.
-        options: {name of an option: its JSON schema, with a default}.
+        options: {name of an option: its JSON schema}, such as {"components": {"type": "integer", "default": 15}}.
         path: the file that defines the head.
     """
 

@@ -34,12 +34,12 @@ def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
         done: content of the run's done.json.
 
     Returns:
-        The contents of topk.json (predicted words) and measure.json (perplexities, sizes and times), which the caller
-        writes, and the hash of hidden.npz.
+        A `Computed`: `files` has the contents of topk.json (predicted words) and measure.json (perplexities, sizes and
+        times), which the caller writes. `arrays` has the hash of hidden.npz.
 
     Raises:
-        DataError: an input file is missing or damaged, published positions do not fit the test text, or the
-            probabilities of a context do not sum to one.
+        DataError: an input file is missing or damaged, the test text lacks a word that a paper published for a
+            position, or the probabilities of a context do not sum to one.
     """
     folder, tokens = study.store.run_folder(run.path), corpus.load_for(study, run)
     places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
@@ -64,7 +64,7 @@ def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place, ...]:
     """Return the positions of the test text whose predicted words are shown; `name` is the name of the dataset.
 
-    These are the positions that a paper gives for this text, or else a random sample.
+    If a paper published positions for this dataset, these are returned, otherwise a random sample.
 
     Raises:
         DataError: the test text lacks the published word at a published position.
@@ -98,7 +98,7 @@ def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float],
 
 
 def piecewise_linear(model: LanguageModel) -> PiecewiseLinear | None:
-    """Return the learned piecewise linear function of an LMS-PLIF head or a mixture with one, else None."""
+    """Return the learned function of a head `lms-plif`, or of a mixture with `pointwise: lms-plif`; None for others."""
     return next((module for module in model.head.modules() if isinstance(module, PiecewiseLinear)), None)
 
 

@@ -85,9 +85,10 @@ Sample = Summary | Iterable[float]
 
 
 def student_t(first: Sample, second: Sample) -> TestResult:
-    """Return Student's t-test with pooled variance, df = n1 + n2 - 2, of two samples or summaries.
+    """Return the result of Student's t-test, which pools the variances; df = n1 + n2 - 2.
 
-    The published p-values are those of this test. A positive t means that the first mean is larger.
+    Each sample is given by its values or its `Summary`. A positive t means that the first mean is larger. The published
+    p-values are those of this test.
 
     Raises:
         DataError: a value is nan or infinite.
@@ -96,9 +97,9 @@ def student_t(first: Sample, second: Sample) -> TestResult:
 
 
 def welch_t(first: Sample, second: Sample) -> TestResult:
-    """Return Welch's t-test of two samples or summaries, with a variance per sample and df by Satterthwaite.
+    """Return the result of Welch's t-test, which does not pool the variances; df is Satterthwaite's.
 
-    A positive t means that the first mean is larger.
+    Each sample is given by its values or its `Summary`. A positive t means that the first mean is larger.
 
     Raises:
         DataError: a value is nan or infinite.
@@ -174,9 +175,9 @@ class Correlation:
 
 
 def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
-    """Return Pearson's r with a bootstrap interval (Parthiban et al. 2021, Figure 2).
+    """Return Pearson's r of two vectors x and y with a bootstrap interval (Parthiban et al. 2021, Figure 2).
 
-    `rng` draws the resamples.
+    `rng` draws the resamples; `n_resamples` = 0 leaves out the interval.
 
     Raises:
         DataError: a number is nan or infinite, or x and y are not vectors of equal length.
@@ -185,9 +186,9 @@ def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: i
 
 
 def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
-    """Return Spearman's rho (Pearson's r of the ranks, ties averaged) with a bootstrap interval.
+    """Return Spearman's rho of two vectors x and y (Pearson's r of the ranks, ties averaged) with a bootstrap interval.
 
-    `rng` draws the resamples.
+    `rng` draws the resamples; `n_resamples` = 0 leaves out the interval.
 
     Raises:
         DataError: a number is nan or infinite, or x and y are not vectors of equal length.
@@ -198,7 +199,7 @@ def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: 
 def _correlation(
     coefficient: Callable[..., Float64], x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int
 ) -> Correlation:
-    """Return the correlation of x and y; `coefficient` maps two arrays [B, N] to B coefficients, like `pearson_r`."""
+    """Return the correlation of two vectors; `coefficient` is a function such as `pearson_r`."""
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")

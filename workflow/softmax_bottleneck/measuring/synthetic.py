@@ -9,14 +9,18 @@ Mixture of Softmaxes", 2017, rank table):
     MoS       ln P = ln (1/K sum_k softmax(W g_k + b))
 
 Published ranks: 34 for softmax and MoC at every K (the width 32, plus one for the bias and one for the log-partition),
-and 34, 629, 979, 995, 997 for MoS at K = 1 to 5. The text gives the sizes. It does not give the distribution of the
-contexts, the activation or the tolerance. A *reading* of the text is a choice of all these settings, and `READINGS`
-lists the readings that are measured. All of them use the Press tolerance at float32's epsilon and standard normal
-contexts. With the tanh, MoS has a lower rank than published; without it, a higher rank. Without the tanh, and with
-contexts multiplied by 0.9, the ranks at K = 2 and 3 agree with the published ones within the spread of samples, and
-those at K = 4 and 5 differ by at most four. Two readings are ruled out. With numpy's default tolerance, which is 74
-times larger at these sizes, the rank of MoS stays below 200. If the rank is that of probabilities instead of their
-logarithms, a softmax alone has rank 1,000.
+and 34, 629, 979, 995, 997 for MoS at K = 1 to 5. Merity's text gives the sizes, but not the distribution of the
+contexts, the activation, or the tolerance above which a singular value counts. A *reading* of the text is a choice of
+all these settings. `READINGS` lists the measured readings. They use standard normal contexts and the tolerance of Press
+et al. (`ranks.press_rank`) with float32's epsilon. Their results for MoS:
+
+* With the tanh, the ranks are lower than published.
+* Without the tanh, the ranks are higher than published.
+* Without the tanh, and with contexts multiplied by 0.9, the ranks at K = 2 and 3 agree with the published ones within
+  the spread of samples. The ranks at K = 4 and 5 differ from the published ones by at most four.
+
+Two other readings are ruled out. With numpy's default tolerance, which is 74 times larger at these sizes, the rank of
+MoS stays below 200. If the rank is that of P instead of ln P, a softmax alone has rank 1,000.
 
 Suffixes: S contexts, H hidden size, V vocabulary, K components.
 """
@@ -88,15 +92,15 @@ class RankDemo:
 
     @property
     def reading(self) -> str:
-        """The settings that differ from the default reading, as `key=value;...`; empty for the default reading."""
+        """The settings that differ from the defaults, such as `input_scale=0.9;tanh=False`; empty if none differs."""
         keys = ("input_law", "input_scale", "tanh", "dtype")
         usual = {field.name: field.default for field in fields(self)}
         return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
 
     def condition(self, components: int) -> str:
-        """Return K, the sizes and the reading as text for the column `condition` of result rows.
+        """Return K (`components`), the sizes and the reading as text, which is the value of `condition` in result rows.
 
-        For example, K = 2 gives `K=2;H=32;V=1000;S=2048;untrained;equal mixing` for the default reading.
+        For the default reading and K = 2, the text is `K=2;H=32;V=1000;S=2048;untrained;equal mixing`.
         """
         sizes = f"K={components};H={self.hidden_size};V={self.vocabulary_size};S={self.contexts}"
         return ";".join(filter(None, [sizes, "untrained;equal mixing", self.reading]))
@@ -111,17 +115,17 @@ READINGS = (
 
 
 def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
-    """Return the result rows of a synthetic experiment, one number per row.
+    """Return the result rows of a synthetic experiment: dicts with one number each (see `rank_demo`).
 
     Args:
         options: options of the experiment. The option `synthetic` is "rank-demo" or a key of `robustness.EXPERIMENTS`.
-            In the second case the option `size` is the number of contexts.
+            With such a key, the option `size` is the number of contexts.
         matrix: function that returns the rank-ten truncation of a trained model's log-probability matrix; its argument
             is the number of contexts. If it returns None, because no run has such a matrix, there are no result rows.
-        say: reports progress.
+        say: prints a line of progress.
 
     Raises:
-        UserError: the option `synthetic` has another value.
+        UserError: the option `synthetic` has an unknown value.
     """
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
@@ -136,11 +140,12 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """Yield the ranks of the three layers for every K and sample, one number per row.
 
+    A row has the keys source, table, dataset, model (softmax, moc or mos), condition, metric, value, draw and seed.
     The metric `rank` is comparable to the published ranks: it is the Press rank of ln P, at float32's epsilon.
     `rank_numpy` uses the default tolerance of numpy.linalg.matrix_rank instead: sigma_max max(m, n) eps, with the
-    epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P. Within a sample all layers share
-    context vectors, word matrix and bias. A larger K adds components and keeps those of the smaller K. A softmax has no
-    components, so its ranks are repeated for every K, as in the published table.
+    epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P instead of ln P. Within a sample
+    all layers share context vectors, word matrix and bias. A larger K keeps the components of the smaller K and adds
+    new ones. A softmax has no components, so its ranks are repeated for every K, as in the published table.
     """
     for draw in range(settings.draws):
         for model, components, spectra in _layers(settings, draw):
@@ -196,10 +201,10 @@ def _linear(settings: RankDemo, rng: np.random.Generator, outputs: int) -> tuple
 
 
 def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, bias_V: Array) -> dict[str, Spectrum]:
-    """Return the spectra {"rank": of ln P} of P = softmax(W h + b), where every row of `context_SH` is a vector h.
+    """Return the spectra of a layer that ends in P = softmax(W h + b); every row of `context_SH` is a vector h.
 
-    If `settings.probabilities` is True, the dict also has the spectrum of P, with the key "rank_p". The spectrum of
-    ln P is computed from the factors of ln P (see `factored_singular_values`).
+    The key "rank" has the spectrum of ln P, computed from its factors (see `factored_singular_values`). If
+    `settings.probabilities` is True, the key "rank_p" has the spectrum of P.
     """
     log_z_S = log_normalisers(context_SH, weight_VH, bias_V)
     found = {"rank": factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}

@@ -44,13 +44,14 @@ class Measures:
     """The measures of an output layer; a measure that could not be computed is None or empty.
 
     Attributes:
-        centred: ranks of the centred log-probabilities. The key "rows" stands for centring by rows, the key "both" for
-            centring by rows and columns.
-        spectra: singular values of the same two centred matrices, with the same keys.
+        centred: ranks of the log-probability matrix after centring. The key "rows" stands for centring by rows, the key
+            "both" for centring by rows and columns.
+        spectra: singular values of the same centred matrices, with the same keys.
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
-        words: counts of argmax-reachable words, and the unargmaxable words.
-        gradient: share of the gradient of the loss, with respect to the logits, that the output matrix preserves.
+        words: number of words that can be the most probable word, and the ids of the unargmaxable words.
+        gradient: share of the loss gradient (with respect to the logits) that the output matrix passes on to the hidden
+            states.
     """
 
     centred: dict[str, ranks.RankReport] = field(default_factory=dict)
@@ -61,7 +62,11 @@ class Measures:
     gradient: ranks.GradientShare | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON with the keys centred, saturation, words_that_win and gradient_share."""
+        """Return a dict for JSON; `spectra` is left out.
+
+        The keys are `centred`, `saturation` (a dict of `weight` and `hidden`), `words_that_win` (from `words`) and
+        `gradient_share` (from `gradient`). A measure that could not be computed is None, except that `centred` is {}.
+        """
         saturation = {"weight": self.weight, "hidden": self.hidden}
         return {
             "centred": {name: report.to_json() for name, report in self.centred.items()},
@@ -75,14 +80,15 @@ class Measures:
 def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
     """Return the measures that the input allows; the others are None or empty.
 
-    * Stored log-probabilities: no measure.
-    * An output matrix alone: its saturation, and the unargmaxable words.
-    * Hidden states and an output layer: all measures, except the centred ranks if the head is not a softmax.
+    * For stored log-probabilities, there is no measure.
+    * For an output matrix alone, there are its saturation and the unargmaxable words.
+    * For hidden states and an output layer, there are all measures, but centred ranks only for a softmax head.
 
-    The preserved gradient needs `targets`, and the unargmaxable words need a time limit above 0.
+    The preserved gradient is computed only if `request.targets` is given. Unargmaxable words are searched only if
+    `request.seconds`, the time limit of the search, is not 0.
 
     Args:
-        request: the options of the command, for `targets` and the time limit `seconds`.
+        request: the options of the command.
         matrix: the opened input.
         say: prints a line of progress.
     """
@@ -133,6 +139,8 @@ def _words(weight_VD: Floats, bias_V: Floats | None, request: Request, say: Say)
 def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
     """Return the index [N] of the word that follows each context; -1 marks a context without a next word.
 
+    `path` is a .npy file of these indices; `contexts` is N, and `words` is the size of the vocabulary.
+
     Raises:
         DataError: the file is damaged, or does not hold one valid index per context.
     """
@@ -151,8 +159,9 @@ def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
 def _gradients(layer: log_probs.LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
     """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b, in blocks of contexts.
 
-    Each gradient is (p - e_target) g'(logits), where p holds the probabilities and e_target is the one-hot target. Of
-    the contexts with a target, at most GRADIENT_CONTEXTS evenly spaced ones are used.
+    Each gradient is (p - e_target) g'(logits). Here p holds the probabilities, e_target is the one-hot target, and g is
+    the head's pointwise function (the identity for a softmax). At most GRADIENT_CONTEXTS contexts are used, evenly
+    spaced among those with a target.
     """
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]

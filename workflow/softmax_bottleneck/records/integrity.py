@@ -41,8 +41,9 @@ class Finding:
 
     Attributes:
         kind: `damaged`, `foreign` (of another run or study), `stale` (made from another version of an input) or
-            `missing`. An unfinished run is `missing` too. A run in the state `diverged` or `failed` has this kind.
-        file: path of the file below results/. For an unfinished, diverged or failed run, path of the run's folder.
+            `missing`. If the problem is that a whole run has no numbers, kind is the run's state, such as `diverged`,
+            `failed` or `missing`.
+        file: path of the file below results/, or of the run's folder if the problem is a whole run.
         words: the problem and, if there is one, its fix, in one line.
     """
 
@@ -84,7 +85,10 @@ class RunFiles:
         return self.folder.name.startswith("dynamic-")
 
     def find(self, kind: str, name: str, problem: str) -> None:
-        """Append a problem with the file `name` of this run to `findings`; `kind` is one of KINDS."""
+        """Append a problem with the file `name` of this run to `findings`.
+
+        `kind` is one of KINDS. `problem` describes the problem; the fix, `make repair`, is added to this text.
+        """
         inside = f"{self.folder.name}/" if self.is_evaluation else ""
         words = f"{problem}: `make repair` removes it"
         self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
@@ -120,7 +124,7 @@ def mapping(value: object) -> dict[str, Any]:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Return True for a finite int or float."""
+    """Return True if the value is a finite int or float, and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
@@ -167,9 +171,9 @@ def _record(data: bytes) -> dict[str, Any]:
 def inspect(found: RunFiles) -> list[Finding]:
     """Check the other files of a run, and return all problems, including those that `read` found.
 
-    The new problems and hashes are added to `found`. A file is checked against its .sha256 file, and against the hash
-    that another file names: done.json names that of the weights, for example. run.json must have the settings and the
-    seed of `found.run`. Absent files are no problem here; `inspect_study` reports them.
+    The new problems and hashes are added to `found`. The hash of a file is compared with its .sha256 file, and with the
+    hash that another file states. For example, done.json states the hash of the weights. run.json must have the
+    settings and the seed of `found.run`. Absent files are no problem here; `inspect_study` reports them.
     """
     snapshots = sorted((found.folder / "snapshots").glob("*.safetensors"))
     for name in (*LARGE, *RECORDS_OF_RUN, *(path.relative_to(found.folder).as_posix() for path in snapshots)):
@@ -199,8 +203,8 @@ class Verification:
 
     Attributes:
         study: name of the study.
-        counts: {name: number of runs} for `planned`, each state, and `mixed hardware`, which stands for the runs that
-            were resumed on another device or with another number of threads.
+        counts: {name: number of runs}. The names are `planned`; the states ok, diverged, failed, missing, stale and
+            unsound; and `mixed hardware`, for runs resumed on another device or with another number of threads.
         files: number of files whose hash was computed.
         findings: the problems found: first of the runs, then of the corpora, then of the fits.
     """
@@ -277,7 +281,8 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
 def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
     """Yield a finding for each missing file of a run; the run's JSON files name the files that should exist.
 
-    Large files are not expected in an unpacked deposit.
+    `path` is the run's folder below results/runs. A published deposit leaves out the weights and hidden.npz, so these
+    two are not expected in results unpacked from a deposit.
     """
     names = {parent for name in own.contents for parent in own.parents(name)}
     if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):
@@ -301,7 +306,7 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
     """Return a list with one finding if a file is missing or damaged, or an empty list.
 
     A file is damaged if it has no .sha256 file, or if its sha256 differs from the stored one. If `digest` is given, a
-    file with another sha256 than `digest` is damaged too.
+    file is also damaged if its sha256 differs from `digest`. `store` is the results folder that contains `path`.
     """
     if artefacts.is_sound(path) and digest in (None, artefacts.stored_hash(path)):
         return []

@@ -48,7 +48,7 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 
     Args:
         names: each is the name of a study, the path of its results folder, or the path of a folder with several results
-            folders. A name without results refers to the archived studies of that name, as `archive.find` finds them.
+            folders. A name without results is that of an archive, or of a study with one archive per kind of hardware.
 
     Raises:
         UserError: a name has no finished study, or fewer than two studies are found in all.
@@ -67,17 +67,16 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 
 # --- the conclusions on the page -------------------------------------------------------------------------------------
 def overall(entries: Sequence[Entry]) -> str:
-    """Return the overall verdict on one conclusion from the verdicts of several studies.
+    """Return the overall verdict on one claim, one of OVERALL, from the verdicts of several studies.
 
-    1. Verdicts other than *reproduced*, *not reproduced* and *undecided* are dropped: the test was not valid.
-    2. `most` is the largest number of units of a remaining verdict. Verdicts with less than `most / 2` units are
-       dropped.
-    3. If the rest has both *reproduced* and *not reproduced*, the result is mixed. If it has one of these two, perhaps
-       with *undecided* ones, that verdict is the result. If all are *undecided*, the result is *undecided*.
-    4. If step 1 drops everything, the result is confounded if any verdict is, and otherwise *cannot be tested here*.
+    1. Verdicts of invalid tests (*confounded* and *cannot be tested here*) are dropped. If no verdict is left, the
+       result is *confounded* if a dropped verdict is *confounded*, otherwise *cannot be tested here*.
+    2. Verdicts from small samples are dropped: those with less than half as many `units` as the verdict with the most.
+    3. If both *reproduced* and *not reproduced* are left, the result is *mixed*. If only one of these two is left, that
+       verdict is the result, whether or not there are *undecided* ones. Otherwise the result is *undecided*.
 
     Args:
-        entries: the conclusion's entries of claims.json, one per study and corpus.
+        entries: the claim's entries of claims.json, one per study and corpus.
     """
     sound = [entry for entry in entries if entry["verdict"] in SOUND]
     most = max(map(units, sound), default=0)
@@ -90,19 +89,22 @@ def overall(entries: Sequence[Entry]) -> str:
 
 
 def units(entry: Entry) -> int:
-    """Return the number of units (runs, models, contexts, ...) of an entry's smallest sample; 0 without a sample."""
+    """Return the size of the smallest sample behind an entry's numbers, or 0 if there is no sample.
+
+    The size is a number of runs, models, contexts or other units, depending on the claim.
+    """
     return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
 
 
 def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
-    """Return the table of verdicts: a row per conclusion of the first study, and one or more columns per study.
+    """Return the table of verdicts, with a row for each claim in the first study's claims.json.
 
     The first study has a column for each of its corpora. Any other study has a column for each corpus on which it can
-    test one of the conclusions. A study that only fits known distributions has one column. A study that can test no
-    conclusion has none. A conclusion that needs no corpus has one cell per study, which spans all columns of the study.
+    test one of the claims. A study that only fits known distributions has one column. A study that can test no claim
+    has no column. A claim that needs no corpus has one cell per study, which spans all columns of the study.
 
     Args:
-        studies: the studies; the first one is that of the report.
+        studies: the studies; the first one is the study whose report is made.
         titles: the title of each paper, by the key of the paper.
 
     Returns:
@@ -110,8 +112,9 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
 
         * `groups`: the studies that have columns, each a dict with the keys `name`, `study`, `title`, `hardware` and
           `places` (the titles of its columns).
-        * `parts`: the papers, each a dict with `title` and `rows`. A row has the keys `id`, `statement`, `where`,
-          `limits`, `criterion`, `overall` (the overall verdict) and `cells` (a list of what `_cells` yields).
+        * `parts`: the papers, each a dict with `title` and `rows`. A row has the keys `id`, `statement`, `where`
+          (place in the paper), `limits` (what the evidence does not show), `criterion` (the rule as text), `overall`
+          (the overall verdict) and `cells` (a list of what `_cells` yields).
         * `counts`: a list of pairs (overall verdict, number of rows).
     """
     own = studies[0]
@@ -144,18 +147,22 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
 
 
 def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:
-    """Yield the cells of one study in the row of one conclusion: one per corpus, or one that spans all corpora.
+    """Yield the cells of one study in the row of one claim: one per corpus, or one that spans all corpora.
 
     Args:
         study: the study.
         places: the corpora that are columns of the study.
-        name: the id of the conclusion.
-        is_own: True if the study is that of the report.
+        name: the id of the claim.
+        is_own: True if the report is made for this study.
 
     Yields:
-        A dict with these keys: `study` (name, hardware and corpus as one text), `span` (number of columns), `entry`
-        (the entry of claims.json; None if the conclusion was not evaluated), `number` (the first number of the entry
-        with its name, as text; empty if there is none), and `is_own` (as in the arguments).
+        A dict per cell, with these keys:
+
+        * `study`: name of the study, hardware and corpus as one text.
+        * `span`: the number of columns that the cell spans.
+        * `entry`: the claim's entry of claims.json; None if the claim was not evaluated.
+        * `number`: name and value of the entry's first number as text; empty if there is no value.
+        * `is_own`: the argument `is_own`.
     """
     entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
     spans = {r.SYNTHETIC: len(places)} if r.SYNTHETIC in entries else dict.fromkeys(places, 1)
@@ -190,11 +197,11 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         * `compared`: the number of corpora that count and on which the head is compared with the softmax.
         * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
         * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
-        * `unlearned`: the number of runs that failed to learn on corpora that count.
-        * `first`: the numbers of `_sizes` for the first column as {name: text}; other columns differ in width or
-          machine.
-        * `memory`: the peak memory relative to the softmax, of the head alone at the published size, as text.
-        * `advice`: the recommendation, a key that the function `advice` returns.
+        * `unlearned`: on the corpora that count, the number of runs that failed to learn (`Records.unlearned`).
+        * `first`: the result of `_sizes` for the first column, with numbers as text. There is no mean over the columns,
+          because they differ in width or machine.
+        * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
+        * `advice`: the recommendation, such as `better` (see the function `advice`).
     """
     columns = [(one, data) for one in studies for data in one.views if any(_model(data, models) for models in HEADS)]
     counted = {data.dataset for _, data in columns if not data.truth} or {data.dataset for _, data in columns}
@@ -226,22 +233,27 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
 
 def _model(data: r.CorpusData, models: Sequence[str]) -> str:
-    """Return the first of `models` that has a test perplexity; "" if none has, or if the softmax has none."""
+    """Return the model that stands for a head on a corpus: the first of `models` with a test perplexity.
+
+    The result is "" if no model has a test perplexity, or if the softmax has none.
+    """
     return next((model for model in models if all(data.values(own, TEST_PPL) for own in (model, SOFTMAX))), "")
 
 
 def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
-    """Return the cell of a model: its change in test perplexity relative to the softmax.
+    """Return the cell of a model: the change of its test perplexity on one corpus relative to the softmax.
 
     Returns:
         A dict, empty if `model` is "", with these keys:
 
-        * `value`: the change in percent as text; for the softmax itself, its mean test perplexity.
-        * `n`: the numbers of runs as text.
+        * `value`: the change in percent as text.
+        * `n`: the numbers of runs as text, such as `n = 3 and 4`.
         * `sign`: -1 or 1 if the whole interval of the change lies below or above zero, else 0.
-        * `interval`: the interval of the change as text. The softmax has neither this key nor the next two.
+        * `interval`: the interval of the change as text.
         * `size`: the number of parameters relative to the softmax as text; empty if it is about the same.
         * `unlearned`: the number of runs that failed to learn.
+
+        For the softmax itself the dict has only `value` (the mean test perplexity), `n` and `sign` (0).
     """
     if not model:
         return {}
@@ -264,9 +276,9 @@ def _sizes(data: r.CorpusData, model: str) -> dict[str, float | None]:
     """Return the size, time and ranks of a model on one corpus.
 
     Returns:
-        A dict, empty if `model` is "". `size` and `time` are the parameters and the time per epoch relative to the
-        softmax. `least_time` is the lower end of the interval of `time`. `press` and `effective` are mean ranks. A
-        number is None or nan if it is unknown.
+        A dict, empty if `model` is "". `size` and `time` are the number of parameters and the time per epoch, relative
+        to the softmax. `least_time` is the lower bound of the interval of `time`. `press` and `effective` are means
+        of the Press rank and the effective rank. An unknown number is None or nan.
     """
     if not model:
         return {}
@@ -318,9 +330,9 @@ def memory() -> dict[str, float]:
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables {"Conclusions": frame, "Heads": frame}, each with a column per study and corpus.
 
-    The first row of both names the hardware. Every other row of `Conclusions` is a claim that some study can test; a
-    cell has the verdict and the first number on which it rests. Every other row of `Heads` is a model; a cell has the
-    means of HEAD_METRICS, and the numbers of finished and planned runs.
+    The first row of both tables names the hardware. Every other row of `Conclusions` is a claim that at least one study
+    can test. Its cells have the verdict and the first number behind the verdict. Every other row of `Heads` is a model.
+    Its cells have the means of HEAD_METRICS, and the numbers of finished and planned runs.
     """
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
     hardware, verdicts, heads, tested = {}, {}, {}, set()
@@ -367,6 +379,6 @@ def text(tables: Tables) -> str:
 
 
 def csv(tables: Tables) -> str:
-    """Return the tables as CSV text with one line per cell."""
+    """Return the tables as CSV text with one line per cell; the columns are table, row, study and text."""
     cells = pd.concat(tables, names=["table"]).melt(ignore_index=False, var_name="study", value_name="text")
     return records.to_csv(cells.reset_index().sort_values("table", kind="stable"))

@@ -55,7 +55,7 @@ class LanguageSettings:
     affinity_bandwidth: Strength = 0.7
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a setting exceeds a limit that depends on other settings."""
+        """Raise ValueError if a setting breaks a limit set by others, such as rank <= vocabulary_size - 2."""
         size, least_rank = self.vocabulary_size, self.topics + self.classes + 1
         if self.rank < least_rank:
             raise ValueError(f"rank: {self.rank} is not allowed (at least {least_rank})")

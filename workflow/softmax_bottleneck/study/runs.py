@@ -38,14 +38,14 @@ HeadEntry = Annotated[  # a head in YAML: a name, or a mapping of its name and o
 
 @dataclass(frozen=True)
 class Head:
-    """An output head: its name and all of its options, including those that have their default values."""
+    """An output head: its name and all of its options, including options with default values."""
 
     name: str
     options: Mapping[str, Any] = schema.EMPTY
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The names of the modules that compute this head, sorted, such as `("heads.doc", "heads.softmax")`.
+        """The names of the modules whose code this head needs, sorted, such as `("heads.mos", "heads.softmax")`.
 
         The options `pointwise` and `prior` of a head are names of heads; the modules of these heads are included.
         """
@@ -116,7 +116,7 @@ class Body:
 
     @property
     def module(self) -> str:
-        """The module of the package that computes this body."""
+        """The name of the module that computes this body, `bodies.awd_lstm` or `bodies.transformer`."""
         return f"bodies.{self.kind.replace('-', '_')}"
 
 
@@ -147,13 +147,13 @@ class Schedule:
         test_batch_size: number of streams of the test text; ranks and predicted words always use one stream.
         plateau_factor: for `plateau-sgd`, the divisor of the step size after every epoch without improvement.
         tested_weights: `best`, the weights of the best validation epoch; or `last`, those of the last epoch.
-        loss_divisor: divisor of the summed loss of a validation or test stream of L tokens, L - 1 of which are
-            predicted: `length` for L, as in the AWD-LSTM code, or `targets` for L - 1.
+        loss_divisor: number by which the summed loss of a validation or test stream is divided. A stream of L tokens
+            has L - 1 predicted tokens. `length` means L, as in the AWD-LSTM code; `targets` means L - 1.
         pieces: number of consecutive pieces of the training text; each epoch reads the next piece. With as many pieces
             as epochs, no text is read twice.
-        precision: precision of the matrix products in training; runs with different precisions are different runs.
-            `fp32`; `tf32`, for all products on a GPU; or, for the products over the vocabulary only, `tf32x3` (three
-            TF32 products each, with errors close to fp32) or `bf16` (factors rounded to bfloat16).
+        precision: precision of the matrix products in training: `fp32`, or `tf32` for all products on a GPU. The values
+            `tf32x3` and `bf16` concern only the products over the vocabulary. `tf32x3` computes each as three TF32
+            products, with errors close to fp32. `bf16` rounds the factors to bfloat16.
     """
 
     optimizer: Literal["sgd", "et-asgd", "nt-asgd", "asgd", "plateau-sgd"]
@@ -218,7 +218,8 @@ class Run:
     Attributes:
         data_identity: hash of the corpus; a part of the run_id.
         threads, device, deterministic, graphs: see `StudyFile`; they are no part of the run_id.
-        duplicate_of: earlier model under whose name the same run is trained; empty if there is none.
+        duplicate_of: an earlier model of the study that has an equal run. Equal runs are trained once, under the name
+            of the earlier model. Empty if no earlier model has an equal run.
         start: path of the run whose weights a finetuned run starts from; empty if initial weights are sampled.
     """
 
@@ -292,7 +293,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Stages:
-    """The settings of finetuning and dynamic evaluation, which may follow the training of a model on a corpus."""
+    """The settings of finetuning and dynamic evaluation, which may follow the training of a model on a corpus.
+
+    Attributes:
+        finetune: schedule of finetuning.
+        dynamic: settings of dynamic evaluation.
+    """
 
     finetune: Schedule
     dynamic: Dynamic
@@ -314,13 +320,13 @@ class Stages:
         return cls(dataclasses.replace(schedule, **changes), Dynamic(**dynamic))
 
     def finetuned(self, run: Run) -> Run:
-        """Return the finetuned run, which starts from the weights of the trained `run` with the schedule `finetune`."""
+        """Return the run that finetunes the weights of the trained `run` with the schedule `finetune`."""
         return dataclasses.replace(run, schedule=self.finetune, start=run.path)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A dynamic evaluation of a trained or finetuned run."""
+    """A dynamic evaluation of `run`, a trained or finetuned run, with the given settings."""
 
     run: Run
     settings: Dynamic

@@ -34,9 +34,9 @@ Value = TypeVar("Value")
 # --- sections -------------------------------------------------------------------------------------------------------
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
 def section(kind: type[Value]) -> type[Value]:
-    """Return a class as a frozen, keyword-only pydantic dataclass, which rejects unknown keys and wrong values.
+    """Turn a class into a frozen, keyword-only pydantic dataclass and return it; used as a decorator.
 
-    Values are validated when they come from a YAML file (see `read`) and when code calls the constructor.
+    The dataclass rejects unknown keys and wrong values, both in a YAML file (see `read`) and in a constructor call.
     """
 
     def check_keys(cls: type[Any], values: object) -> object:
@@ -49,20 +49,21 @@ def section(kind: type[Value]) -> type[Value]:
 
 
 class PartOf:
-    """A pydantic annotation for a dict that may have any of the fields of a section as keys, and need not have all.
+    """A pydantic annotation for a dict that sets some of the fields of a section.
 
     Example: `Annotated[dict[str, Any], PartOf(Schedule)]` accepts `{"epochs": 3}`, as in a layer of settings.
 
     Args:
-        kind: the section, a class made by `section`. The types of its fields are the types of the keys.
-        changed: types that replace those of the section, by key, such as `context_size=int | None`.
+        kind: the section, a class made by `section`. The dict's keys are names of its fields, and each value must have
+            the type of the field.
+        changed: types that replace those of the section's fields, such as `context_size=int | None`.
     """
 
     def __init__(self, kind: type, **changed: Any) -> None:
         self.keys: dict[str, Any] = get_type_hints(kind, include_extras=True) | changed
 
     def __get_pydantic_core_schema__(self, source: object, handler: pydantic.GetCoreSchemaHandler) -> Any:
-        """Return the pydantic schema of a dictionary in which all keys of the section are optional."""
+        """Return the pydantic schema of the dict; pydantic calls this method."""
         part: Any = TypedDict("PartOf", self.keys, total=False)  # type: ignore[misc]  # made at run time
         schema = handler.generate_schema(pydantic.with_config(STRICT)(part))
         return core_schema.no_info_before_validator_function(lambda values: _check_keys(values, self.keys), schema)
@@ -223,9 +224,10 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def find_config(kind: str, name: str, near: Path) -> Path:
-    """Return the path of `<kind>/<name>.yaml`, searched in `near` and then in the workflow's config folder.
+    """Return the path of `<kind>/<name>.yaml`, such as `datasets/ptb.yaml`.
 
-    If the folder `near` is itself called `kind`, the file may lie directly in that folder.
+    The file is searched in the folder `near`, and then in the workflow's config folder. If `near` is itself called
+    `kind`, the file may lie directly in `near`.
 
     Raises:
         UserError: no such file exists.

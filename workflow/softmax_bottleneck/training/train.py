@@ -34,7 +34,7 @@ SNAPSHOTS = 7  # snapshots along training, if requested; the end of plain SGD is
 def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
     """Train one run, or resume training; return the content of its done.json.
 
-    `path` names the run (`Run.path`); `restart` discards earlier progress.
+    `path` is the run's `Run.path`; `say` prints a line of progress; `restart` = True discards earlier progress.
     """
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
@@ -61,15 +61,16 @@ def train_run(
         run: the run; its settings are stored in run.json.
         corpus: token ids of the run's corpus, whose hash is `run.data_identity`.
         folder: folder of the run's files, created if missing; a lease admits one process at a time.
-        options: limits of this call, see `Options`.
+        options: time limit, progress output and restart, see `Options`.
         keeps_snapshots: True to store in `snapshots/` the weights at `snapshot_epochs` and at the end of plain SGD.
         make: function that creates the trainer from (run, corpus, device); for finetuning it makes a `Finetuner`.
         parents: {name: sha256} of the inputs besides the corpus, for the provenance.
 
     Raises:
-        UserError: the run's device is not available, or the text is too short.
-        DataError: the weights of the finished run do not have the hash that its record states.
-        Other errors: see `run_to_end`.
+        UserError: the run's device is not available, the text is too short, or no resume state can be used.
+        DataError: done.json of the finished run is damaged, or states another hash than that of the weights.
+        StoppedError: a signal or the time limit stopped training; the state is saved.
+        BusyError, MemoryExhaustedError, OSError: as in `run_to_end`.
     """
     device = choose_device(run.device, options.say)
 
@@ -112,7 +113,7 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 class Training(Work):
     """The training of a run as resumable work.
 
-    A step is an update or the validation at the end of an epoch; a part is an epoch.
+    In the words of `Work`, a step is an update or the validation at the end of an epoch, and a part is an epoch.
 
     Args:
         trainer: the training in progress.
@@ -133,7 +134,7 @@ class Training(Work):
 
     @property
     def where(self) -> str:
-        """The current position, such as `epoch 2, update 11`; the updates of all epochs are counted."""
+        """The current position, such as `epoch 2, update 11`; updates are counted from the start of training."""
         return f"epoch {self.trainer.place.epoch}, update {self.trainer.place.updates}"
 
     @property
@@ -144,7 +145,8 @@ class Training(Work):
     def step(self, session: Session) -> bool:
         """Do one update, or the validation that ends an epoch; return True if the epoch has ended.
 
-        If the run diverges, the reason is stored in `self.diverged`, and False is returned instead of an error.
+        If the run diverges, the reason is stored in `self.diverged` and False is returned. `session` provides the wall
+        time, and its `tick` is called during validation.
         """
         try:
             if self.next_step == "update":
@@ -190,7 +192,10 @@ class Training(Work):
         self.epoch_began_s, self.diverged = state["epoch_began_s"], state["diverged"]
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of all epochs (0 to 1), and a line with epoch, perplexities and speed."""
+        """Return the finished share of all epochs (0 to 1), and a line with epoch, perplexities and speed.
+
+        `wall_s` is the wall time of training so far, in seconds.
+        """
         trainer, place, epochs = self.trainer, self.trainer.place, self.trainer.schedule.epochs
         words = f"epoch {place.epoch}/{epochs}  train ppl {perplexity(trainer.tally.mean()):.1f}"
         if not place.chunk:  # an epoch has just ended

@@ -1,7 +1,8 @@
 """Tables of perplexity (models by metrics, tests of every pair of models, synthetic languages), and an overview figure.
 
-They correspond to the main table of every paper and to Table 3 of Kanai et al. 2018. Further tables show the scores of
-synthetic languages, whose true distribution is known. The figure at the top of every report comes from no paper.
+The first kind of table corresponds to the main table of every paper, the second to Table 3 of Kanai et al. 2018. The
+third kind compares models with the known true distribution of a synthetic language. The figure at the top of every
+report comes from no paper.
 """
 
 from collections.abc import Iterator
@@ -77,10 +78,10 @@ def summary_table(
 def _gain_cell(
     source: Source, blank: Cell, dataset: str, models: tuple[str, str], metric: str, in_percent: bool
 ) -> Cell:
-    """Return the cell of a gain: the mean of a metric for `models[1]` minus the mean for `models[0]`.
+    """Return a copy of the cell `blank` with a gain: the mean of a metric for `models[1]` minus that for `models[0]`.
 
-    With `in_percent`, the difference is in percent of the mean for `models[1]`. If a model has no finished run, the
-    cell has no number. The cell always has the reasons for missing runs. Its other contents are those of `blank`.
+    If `in_percent` is True, the gain is in percent of the mean for `models[1]`. The copy also gets the reasons why
+    runs are missing. If one of the models has no value, the copy has no gain.
     """
     samples = [source.values(dataset, model, metric) for model in models]
     both = zip(models, samples, strict=True)
@@ -97,9 +98,9 @@ def _gain_cell(
 def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetuned", "dynamic"] = "") -> Section:
     """Return a section with the p-value of Student's two-sided unpaired t-test for each pair of models.
 
-    The note below a p-value starts with `lower`, `higher` or `no difference at 5 %`. It compares the mean test
-    perplexity of the row's model with that of the column's. `stage` chooses the test perplexity:
-    after training (empty), finetuning or dynamic evaluation.
+    The tests compare test perplexities. The note below a p-value starts with `lower` or `higher` if the mean of the
+    row's model is significantly lower or higher than that of the column's model, else with `no difference at 5 %`.
+    `stage` is the stage of the perplexities: after training (empty), finetuning or dynamic evaluation.
     """
 
     def cell(row: str, column: str) -> Cell:
@@ -203,11 +204,12 @@ def overview_figure(source: Source) -> plots.Drawing:
 
 
 def _points(source: Source) -> pd.DataFrame:
-    """Return a frame with the columns COLUMNS and a line per corpus and model with results.
+    """Return a frame with a row per corpus and model with results.
 
-    `seeds` is the number of runs. The other numbers are means over these runs; the effective rank is nan if it is not
-    measured. A model is left out if its number of epochs differs from that of the softmax on the same corpus. Runs that
-    are hardly better than a unigram model (`Records.unlearned`) are left out as well.
+    The columns are `dataset`, `model`, `seeds` (the number of runs), and the means over these runs of `parameters`,
+    `test_ppl` and `rank_eff_1e-3`, the effective rank (nan if not measured). A model is left out if its number of
+    epochs differs from that of the softmax on the same corpus. Runs that are hardly better than a unigram model
+    (`Records.unlearned`) are left out as well.
     """
     rows = []
     for dataset in source.datasets:
@@ -222,11 +224,11 @@ def _points(source: Source) -> pd.DataFrame:
 
 
 def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
-    """Draw a dashed vertical line at the perplexity of the true distribution, if the corpus has one.
+    """Draw a dashed vertical line at the bound: the perplexity of the true distribution, if that is known.
 
-    The perplexity is the one on the test text or, if that is not measured, the expected perplexity exp(entropy).
-    `ppl` has the perplexities in the panel. If they all exceed the bound by more than FAR times their range, the bound
-    is only written as a number at the edge of the panel.
+    The bound is measured on the test text. If there is no such measurement, the bound is exp(entropy), the expected
+    perplexity. `ppl` has the perplexities of the models in the panel. If even the lowest is far above the bound (by
+    more than FAR times the range of `ppl`), no line is drawn, and the bound is written as text at the panel's edge.
     """
     expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
     bound = expected if exact is None else exact
