@@ -20,7 +20,10 @@ LSTM_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # i
 
 
 def locked_dropout(x_TBD: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
-    """Return x with dropout: one mask per sequence and feature, shared over time (Merity et al. 2018, section 4.2)."""
+    """Return x with dropout: one mask per sequence and feature, shared over time (Merity et al. 2018, section 4.2).
+
+    `generator` gives the random numbers of the mask. Kept values are divided by 1 - `dropout`.
+    """
     if dropout == 0.0:
         return x_TBD
     return x_TBD * keep_mask((1, *x_TBD.shape[1:]), dropout, x_TBD, generator)
@@ -29,7 +32,7 @@ def locked_dropout(x_TBD: Tensor, dropout: float, generator: torch.Generator | N
 class AWDLSTM(Body):
     """An embedding, then single-layer LSTMs with locked dropout between them and DropConnect on recurrent weights.
 
-    Only train mode uses random numbers, from the generator given to `forward`.
+    Random numbers are used in train mode only. They come from the generator given to `forward`.
 
     Args:
         vocabulary_size: number of words.
@@ -42,9 +45,9 @@ class AWDLSTM(Body):
         dropout_output: dropout probability of the last layer's output.
         dropout_embedding: probability of dropping a word of the vocabulary wherever it occurs in a chunk.
         dropout_weight: DropConnect probability of the recurrent weights.
-        embedding_noise: standard deviation of normal noise on the word vectors (Parthiban et al. 2021, Table 5).
-        published_padding: True to stop the embedding's gradient to the word vector of the last word of the
-            dictionary, as `padding_idx=-1` does in the published code.
+        embedding_noise: standard deviation of normal noise added to the word vectors (Parthiban et al. 2021, Table 5).
+        published_padding: True to leave the word vector of the dictionary's last word without a gradient from the
+            embedding, as `padding_idx=-1` does in the published code.
     """
 
     def __init__(
@@ -85,8 +88,9 @@ class AWDLSTM(Body):
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
         """Return the output for a chunk of tokens that starts from the given state.
 
-        In train mode `generator` gives the random numbers of all dropouts and of the embedding noise. The returned
-        state is not detached from the graph; the training loop detaches it between chunks.
+        The result holds the last layer's output before and after dropout, and the state at the end of the chunk (see
+        `BodyOutput`). This state is not detached from the graph; the training loop detaches it between chunks. In train
+        mode `generator` gives the random numbers of all dropouts and of the embedding noise.
         """
         x_TBD = raw_TBD = below_TBD = self._embed(tokens_TB, generator)
         carried = []
@@ -98,9 +102,10 @@ class AWDLSTM(Body):
         return BodyOutput(raw_TBD, x_TBD, tuple(carried), below_TBD)
 
     def _embed(self, tokens_TB: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the word vectors of the tokens.
+        """Return the word vectors [T, B, D] of the tokens.
 
-        In train mode, drop whole words of the vocabulary (Gal and Ghahramani 2016), then add noise, then apply dropout.
+        In train mode, random numbers from `generator` change the vectors in three steps. Whole words of the vocabulary
+        are dropped (Gal and Ghahramani 2016), then noise is added, and last comes locked dropout.
         """
         table_VD = self.embedding.weight
         x_TBD = functional.embedding(tokens_TB, table_VD, padding_idx=self.padding_index)
@@ -117,9 +122,9 @@ class AWDLSTM(Body):
     def _weights(self, layer: nn.Module, generator: torch.Generator | None) -> list[Tensor]:
         """Return a layer's weights in the order of LSTM_WEIGHTS; in train mode, DropConnect masks the recurrent ones.
 
-        The result contains the trained parameter times the mask, so that autograd passes the gradient on to the
-        parameter. The published code instead sets the masked weight as an attribute of the layer. Newer versions of
-        PyTorch ignore this attribute.
+        `generator` gives the random numbers of the mask. The masked weight is the trained parameter times the mask, so
+        that autograd passes the gradient on to the parameter. The published code stores the masked weight as an
+        attribute of the `nn.LSTM`, which newer versions of PyTorch ignore.
         """
         weights: list[Tensor] = [layer.get_parameter(name) for name in LSTM_WEIGHTS]
         if self.training and self.dropout_weight:
@@ -129,10 +134,10 @@ class AWDLSTM(Body):
 
 
 def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, last hidden state and last cell state of one LSTM layer with given weights.
+    """Return the output, last hidden state and last cell state of one LSTM layer for the input `x_TBD`.
 
-    `hidden` is the pair of hidden and cell state before the chunk; `weights` are in the order of `LSTM_WEIGHTS`.
-    The function calls the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units,
+    `hidden` is the pair of hidden and cell state before the chunk; `weights` are in the order of `LSTM_WEIGHTS`. The
+    function calls the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units,
     oneDNN is 2.2 to 8 times as fast as PyTorch's code without oneDNN.
     """
     units = weights[1].shape[1]
@@ -149,8 +154,8 @@ def _with_more_units(
 ) -> tuple[tuple[Tensor, Tensor], list[Tensor]]:
     """Return the pair (hidden state, cell state) and the weights of an LSTM layer with `extra` units added.
 
-    The number of units then is a multiple of ALIGNED_UNITS, as the GPU kernel needs. The states and weights of an added
-    unit are zero. Its gates are therefore 1/2 and its candidate is 0, so that its state and output stay exactly zero.
+    The GPU kernel needs a number of units that is a multiple of ALIGNED_UNITS. The states and weights of an added unit
+    are zero. So its gates are 1/2 and its candidate cell state is 0, and its state and output stay exactly zero.
     """
     h_1BH, c_1BH = (functional.pad(state, (0, extra)) for state in hidden)
     per_gate = [weight.unflatten(0, (4, -1)) for weight in weights]

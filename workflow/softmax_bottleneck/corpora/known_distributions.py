@@ -69,15 +69,15 @@ class KnownDistributions:
 
     @property
     def entropy_nats(self) -> float:
-        """The mean entropy over contexts: the lowest cross-entropy of any model."""
+        """The mean entropy of P* over contexts, weighted by their probabilities; no model has a lower cross-entropy."""
         return float(self.weight_N @ self.entropy_N)
 
     @cached_property
     def no_context_nats(self) -> float:
-        """The mean KL(P*||Q) over contexts, in nats, of the best model Q that does not see the context.
+        """The lowest mean KL(P*||Q), in nats, of a model Q that predicts the same distribution in every context.
 
-        This Q is the weighted mean of P* over contexts. Since a model that predicts P* exactly has KL zero, the result
-        is the most that any model can gain by seeing the context.
+        The best such Q is the mean of P*, weighted by the probabilities of the contexts. A model that predicts P*
+        exactly has KL zero. So the result is the most that a model can gain by reading the context.
         """
         mean_M = np.zeros(self.p_NM.shape[1])
         for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
@@ -86,10 +86,10 @@ class KnownDistributions:
 
 
 def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:
-    """Return the result of `dirichlet` or of `language` for the given parameters.
+    """Return known distributions made by the function `dirichlet` or the function `language`.
 
     Args:
-        kind: `dirichlet` or `language`.
+        kind: the name of the function, `dirichlet` or `language`.
         law: parameters by name: `alpha`, `words` and `contexts` for `dirichlet`; for `language` the fields of
             `LanguageSettings` except `seed`.
         seed: seed of the distributions.
@@ -102,8 +102,8 @@ def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDis
 def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistributions:
     """Sample N = `contexts` distributions over M = `words` words (Ganea et al. 2019, eq. 15).
 
-    Each is a sample from the symmetric Dirichlet distribution with concentration `alpha`. The only entry of `facts` is
-    `kl_uniform_nats` (see `dirichlet_divergence`).
+    Each distribution is a sample from the symmetric Dirichlet distribution with concentration `alpha`. The only entry
+    of `facts` is `kl_uniform_nats` (see `dirichlet_divergence`).
     """
     p_NM = np.empty((contexts, words), np.float32)
     for start in range(0, contexts, BLOCK):
@@ -159,13 +159,13 @@ def spectrum_of(known: KnownDistributions) -> Spectrum:
 def squared_error_bound(sigma: Array, rank: int) -> float:
     """Return the least squared Frobenius distance of log P* from any matrix of at most the given rank.
 
-    The result is the sum of sigma_i^2 over i > rank (theorem of Eckart, Young and Mirsky). For a softmax it is a lower
-    bound on |log P* - log Q|_F^2, theorem 1 of Ganea et al. 2019. The paper prints the square root of the sum on the
-    right-hand side but the squared distance on the left; this function returns the sum without the root.
+    This is the sum of sigma_i^2 over i > `rank` (theorem of Eckart, Young and Mirsky). In theorem 1 of Ganea et al.
+    2019, the sum is a lower bound on |log P* - log Q|_F^2 for every softmax Q. The paper prints a square root of the
+    sum there, which is left out here because the distance is squared.
 
     Args:
         sigma: singular values of log P* in descending order.
-        rank: largest rank allowed. For a softmax of width D, pass D + 1, or D + 2 if it has a bias. This is the
-            highest rank that its log-probabilities can have.
+        rank: largest rank allowed. To bound a softmax of width D, pass the highest rank of its log-probabilities: D + 1
+            without a bias, D + 2 with a bias.
     """
     return float((np.asarray(sigma)[rank:] ** 2).sum())

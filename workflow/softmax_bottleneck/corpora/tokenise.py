@@ -1,8 +1,8 @@
 """The step `tokenise`: it turns text files into a dictionary and token ids.
 
-Words are defined as in the published data reader (AWD-LSTM, Merity et al. 2018, data.py), with stricter rules. ASCII
-spaces and tabs separate words. Lines end with LF or CR LF, and `<eos>` is added to the end of every line. Anything that
-is not plain UTF-8 text is rejected, with file and line in the message.
+Words are separated by ASCII spaces and tabs. Lines end with LF or CR LF, and `<eos>` is added to the end of every line.
+The published data reader (AWD-LSTM, Merity et al. 2018, data.py) does the same, except that Unicode spaces separate
+words there, too. Text that is not plain UTF-8 raises a DataError that names the file and the line.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ WORD_BREAK = re.compile("[ \t]+")
 
 
 def tokenise(study: Study, name: str, say: Say) -> None:
-    """Check a corpus against its declared counts; write its token ids, its vocabulary and corpus.json.
+    """Check a corpus against its declared counts and hash; write its token ids, its vocabulary and corpus.json.
 
-    corpus.json holds the counts and, as `doubts`, the warnings of `split_overlap_warnings`, which are also printed.
+    The counts are declared as `expected` in the YAML file of the dataset `name`. A dataset with a `base` is cut from
+    the tokens of that dataset. Any other dataset is read from text files. corpus.json holds the counts, the `name`, and
+    as `doubts` the warnings about overlapping or swapped splits. `say` prints these warnings, too.
 
     Raises:
         DataError: a text is invalid or was edited after the download, or its counts or hash are not the declared ones.
@@ -83,7 +85,7 @@ def read_corpus(name: str, folder: Path) -> Corpus:
     """Read the corpus of a folder with train.txt, valid.txt and test.txt.
 
     Raises:
-        DataError: under the conditions of `read_split` and `from_words`.
+        DataError: a file is invalid (see `read_split`), or the three texts do not fit together (see `from_words`).
     """
     return from_words(name, {split: read_split(folder / f"{split}.txt") for split in SPLITS})
 
@@ -95,7 +97,7 @@ def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
 
     Raises:
         DataError: the file is missing or not UTF-8, or contains a byte-order mark, a NUL, a carriage return within a
-            line, `<eos>`, or a line that is too long.
+            line, `<eos>`, or a line of more than `max_line_bytes` bytes.
     """
     try:
         with path.open("rb") as file:
@@ -108,7 +110,7 @@ def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -
     """Return the words of an open binary file, as `read_split` does; `name` is the file's name in error messages.
 
     Raises:
-        DataError: under the conditions of `read_split`.
+        DataError: the text is invalid for one of the reasons that `read_split` lists.
     """
     words: list[str] = []
     # Two bytes more than the limit: for the line end, or to notice that the line is too long.
@@ -190,7 +192,8 @@ def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str =
         name: name of the new corpus (default: that of `whole`).
 
     Raises:
-        DataError: `whole` has fewer tokens or words than requested, or fewer than 2 tokens or 3 words are requested.
+        DataError: `train_tokens` is less than 2 or more than `whole` has, or `vocabulary_size` is less than 3 or more
+            than `whole` has.
     """
     for key, value, least, most in (
         ("train_tokens", train_tokens, 2, len(whole.train)),

@@ -1,4 +1,8 @@
-"""The commands about a study's results: they collect, render, report, look up, compare, archive, verify and repair."""
+"""The commands that collect, render, report, look up, compare, archive, verify or repair a study's results.
+
+Each function is one command. `options` are the parsed arguments of the command line, and `say` prints a line of
+progress.
+"""
 
 import argparse
 import json
@@ -22,7 +26,7 @@ def collect_records(study: Study, options: argparse.Namespace, say: progress.Say
 
 
 def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the tables, figures and claims of a study."""
+    """Write the tables and figures of a study, and the verdicts on the claims."""
     render.render(study, study.store.study_folder(study.name))
     say(f"{study.name}: {len(study.experiments)} tables and figures")
 
@@ -42,7 +46,7 @@ def write_report(study: Study, options: argparse.Namespace, say: progress.Say) -
 
 # --- for people -----------------------------------------------------------------------------------------------------
 def _records(study: Study) -> records.Records:
-    """Return the records of a study, or those of its interim report if the study is not finished.
+    """Return the records of a finished study, or those collected for the interim report of an unfinished study.
 
     Raises:
         UserError: the study has no results yet.
@@ -100,7 +104,7 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
     """Print all results of a study that are missing, damaged or outdated, and all archives that cannot be read.
 
     Raises:
-        IncompleteError: a problem was printed, or a planned run diverged or failed.
+        IncompleteError: there is such a result or archive, or a planned run diverged or failed.
     """
     found = verify.verify(study)
     found = replace(found, findings=(*found.findings, *archive.findings()))

@@ -1,13 +1,16 @@
-"""Direct output connection (DOC): a mixture of softmaxes with context vectors from several layers of the body.
+"""Direct output connection (DOC): a mixture of softmaxes that read several layers of the body.
 
 Takase, Suzuki and Nagata 2018, "Direct Output Connection for a High-Rank Language Model", section 4:
 
     P = sum_k prior_k softmax(W latent_k + b),   latent_k = dropout(tanh(U_k h_k + a_k)),   prior = softmax(M h_last)
 
-where h_k is the hidden state of the last layer for most components k, and of the layer below for the other components
-(15 and 5 in the published models). A context is the concatenation of both states, the lower layer's first. The paper's
+where W holds the word vectors, and b, U_k, a_k and M are trained, too. For most components k, h_k is h_last, the hidden
+state of the last layer. For the others, h_k is the hidden state of the layer below (15 and 5 components in the
+published models). The input h of the head is the concatenation of both states, the lower layer's first. The paper's
 penalty on unequal weights (0.001 times their squared coefficient of variation) is left out.
 Numerical stability: as in ``heads/mos.py``.
+
+Shapes: N = T x B tokens, T time steps, B sequences, D width of h, K components, E width of the word vectors.
 """
 
 from __future__ import annotations
@@ -58,11 +61,12 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
     """The direct-output-connection head; the module's docstring has its equation.
 
     Args:
-        context_size: width of a context, ``lower_size`` included.
+        context_size: width of the head's input h, ``lower_size`` included.
         components: number of softmaxes that read the last layer.
         lower_components: number of softmaxes that read the layer below.
         lower_size: width of the layer below; 0 if all softmaxes read the last layer.
-        options: ``vocabulary_size``, ``embedding_size`` and ``dropout_latent``.
+        options: ``vocabulary_size``, ``embedding_size``, ``dropout_latent`` and any other keyword arguments of
+            ``MixtureOfSoftmaxes``.
     """
 
     def __init__(
@@ -80,7 +84,8 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode.
 
-        The components that read the last layer come first, although ``h`` begins with the state of the layer below.
+        Components that read the last layer come first along K, but the lower layer's state comes first in ``h``.
+        ``generator`` gives the random numbers of the dropout.
         """
         lower, upper = (h[..., : self.lower_size], h[..., self.lower_size :]) if self.lower_size else (h, h)
         latent = torch.tanh(torch.cat([self.latent(upper), self.lower_latent(lower)], -1))
@@ -89,6 +94,6 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         return latent.reshape(-1, self.components, self.embedding_size)
 
     def log_prior(self, h: Tensor) -> Tensor:
-        """Return the logarithms [N, K] of the mixture weights, which depend on the last layer's state only."""
+        """Return the logarithms [N, K] of the mixture weights, which depend on the last layer's state in ``h`` only."""
         upper_ND = h.reshape(-1, self.context_size)[:, self.lower_size :]
         return self.prior(upper_ND).log_softmax(1)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Capped logits: g(l) = c tanh(l / c)  (Gemma Team 2024, "Gemma 2", section 2).
+"""Capped logits: g(l) = c tanh(l / c) of a logit l, with the cap c  (Gemma Team 2024, "Gemma 2", section 2).
 
-g is increasing, and its absolute value is less than c. Where |l| is far below c, g is nearly the identity, and the
-head is nearly a softmax.
+g is increasing, and its absolute value is less than c. Where |l| is far below c, g is nearly the identity, and the head
+is nearly a softmax.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OPTIONS = {
 
 
 class SoftCap(Pointwise):
-    """The pointwise function g(l) = c tanh(l / c) of capped logits."""
+    """The pointwise function g(l) = c tanh(l / c) of capped logits; the argument c > 0 is the cap."""
 
     def __init__(self, c: float) -> None:
         super().__init__()

@@ -1,11 +1,11 @@
-"""Resumable work in steps: kills, signals, time limits, full disks and lack of memory do not change the result.
+"""Resumable work: kills, signals, time limits, full disks and lack of memory do not change the result.
 
-Training, dynamic evaluation and fits run this way. A lease lets one process at a time work in a folder. The process
-saves its state every five minutes (`Options.save_interval_s`), and before it stops at a signal or a time limit. The
-next call resumes from the last saved state. After SIGTERM or a time limit, no work is lost. After SIGKILL or a crash,
-the work since the last save is repeated: at most about five minutes and the step in progress. On a CPU, the result has
-the same bits however often the work was interrupted, provided that the number of threads, the instruction set and the
-version of PyTorch stay the same.
+Training, dynamic evaluation and fits are done this way, in small steps, such as one update of the weights. A lease lets
+one process at a time work in a folder. The process saves its state every five minutes (`Options.save_interval_s`), and
+before it stops at a signal or a time limit. The next call resumes from the last saved state. After SIGTERM or a time
+limit, no work is lost. After SIGKILL or a crash, the work since the last save is repeated, usually less than five
+minutes of it. On a CPU, the result has the same bits however often the work was interrupted, provided that the number
+of threads, the instruction set and the version of PyTorch stay the same.
 
 A folder has two files with resume states, written in turn and verified on reading, so that a kill at any moment leaves
 one of them intact. States and records that cannot be verified, or that belong to another run, are never overwritten
@@ -53,11 +53,11 @@ class Job:
             resume states; a state with another identity belongs to another job.
         device: device of the computation.
         numerics: context manager that sets threads and determinism.
-        owned: folder of the lease (None: `folder`). Jobs that write to a common folder give that folder, so that only
-            one of them works at a time.
+        owned: folder that the lease protects (None: `folder`). Jobs that write to a common folder name it here, so that
+            only one of them works at a time.
         files: other output files, which are removed when the work starts over (`Options.restart`).
-        is_whole: function that gets the record of a finished job and checks the other output files. If it returns
-            False, the work is done again; an error that it raises ends the call (default: returns True).
+        is_whole: function that checks the other output files of a finished job, given the job's record. It returns
+            False if the work must be done again; an error that it raises ends the call. The default returns True.
     """
 
     name: str
@@ -78,8 +78,8 @@ class Options:
 
     Attributes:
         say: function that prints a line of progress (default: prints nothing).
-        limit: the longest time to work (default: no limit). It also determines how long to wait for another process
-            that works on the same job, see `TimeLimit.lock_timeout_s`.
+        limit: the longest time to work (default: no limit). If another process works on the same job, the call waits
+            for at most `limit.lock_timeout_s` seconds.
         restart: True to discard existing states and records and start over (recorded in the provenance).
         save_interval_s: longest time between resume states. A state is also saved at the end of a part, such as an
             epoch, unless parts are so short that saving would take a noticeable share of the time.
@@ -92,7 +92,7 @@ class Options:
 
     @classmethod
     def of(cls, study: Study, say: progress.Say, restart: bool) -> "Options":
-        """Return the options of a step, with the time limits of the study and the batch system."""
+        """Return options with the time limit that follows from the study and the batch system."""
         return cls(say, time_limit(study.max_wall, study.time_margin), restart)
 
 
@@ -100,7 +100,11 @@ DEFAULTS = Options()
 
 
 class Work(Protocol):
-    """Work that is done in steps; equal values of `state` lead to bitwise equal results."""
+    """The work of a job, done in small steps; `run_to_end` calls these methods.
+
+    The result must depend only on the content of the dict that `state()` returns: equal dicts lead to bitwise equal
+    results.
+    """
 
     @property
     def finished(self) -> bool:
@@ -111,7 +115,10 @@ class Work(Protocol):
         """The current position as text, e.g. `epoch 2, update 11`."""
 
     def step(self, session: "Session") -> bool:
-        """Do one step, calling `session.tick` during a long one; return True if a part, such as an epoch, has ended."""
+        """Do one step; return True if a part of the work, such as an epoch, has ended with this step.
+
+        A long step calls `session.tick` repeatedly, to keep the lease and to print progress.
+        """
 
     def keep(self) -> None:
         """Write the output of the part, such as an epoch, that has just ended.
@@ -125,7 +132,7 @@ class Work(Protocol):
         """Return everything that the remaining steps depend on, as tensors, numbers and text."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state that `state` returned, with its tensors on the job's device."""
+        """Restore the work from a dict that the method `state` returned; its tensors are on the job's device."""
 
     def progress(self, wall_s: float) -> tuple[float, str]:
         """Return the finished share of the work (0 to 1) and a line of progress, after `wall_s` seconds of work."""
@@ -133,8 +140,10 @@ class Work(Protocol):
     def outcome(self, session: "Session") -> Outcome:
         """Write the output files of the finished work.
 
+        `session` gives the wall time so far. While writing takes long, `session.lease.beat()` keeps the lease.
+
         Returns:
-            The content of the record, {input file: sha256}, and further entries of the record's provenance.
+            A tuple of the content of the record, {input file: sha256}, and further entries of the record's provenance.
         """
 
 
@@ -209,8 +218,8 @@ class Checkpointer:
 def _read_state(path: Path) -> dict[str, Any] | str:
     """Return the state stored in a file, or the reason why the file cannot be used.
 
-    A kill between two renames leaves a state without its hash file. Such a state is checked by the CRC checksums of its
-    zip archive, which torch writes for every tensor but does not verify itself.
+    A kill between two renames leaves a state without its hash file. Such a state is a zip archive with a CRC checksum
+    of every tensor. `torch.load` does not verify these checksums, so they are verified here.
     """
     if artefacts.sidecar(path).exists() and not artefacts.is_sound(path):
         return "its hash does not match"
@@ -282,14 +291,14 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
 
 
 def _finished(job: Job) -> dict[str, Any] | None:
-    """Return the record of a finished job, after restoring a lost copy of it; None if there is work to do.
+    """Return the record of a finished job, or None if there is work to do; restore a lost copy of the record.
 
-    There is work to do if the job has no record, if both copies of the record are damaged but a resume state is left,
-    or if `job.is_whole` returns False.
+    There is work to do in three cases: the job has no record; both copies of the record are damaged, but there is a
+    resume state; or `job.is_whole` returns False.
 
     Raises:
         UserError: the folder holds another job's record.
-        DataError: see `run_to_end`.
+        DataError: both copies of the record are damaged, and there is no resume state; or `job.is_whole` raised it.
     """
     sound = outcome_record.sound_record(job.folder, job.result)
     if sound is None:
@@ -314,9 +323,10 @@ class Session:
 
     Attributes:
         steps: number of steps done in this and earlier sessions.
-        before_s: wall time of all earlier sessions in seconds, without the time after the last save of each.
-        history: a dict per session, in order, with its first step (`from_step`), its `device` and number of `threads`
-            and, in a batch job, the job's number (`job`).
+        before_s: wall time of all earlier sessions in seconds. Of each session, only the time until its last save
+            counts.
+        history: one dict per session, in order. Its keys are `from_step` (the session's first step), `device`,
+            `threads` (their number) and, only in a batch job, `job` (the job's number).
     """
 
     job: Job

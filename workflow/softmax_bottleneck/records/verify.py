@@ -1,7 +1,7 @@
 """Verification and repair of a study: its runs, its records, and everything that was made from them.
 
-`verify` lists files that are damaged, missing, outdated or of another study. `repair` removes damaged files and
-everything that was made from them, so that the workflow recomputes exactly these files.
+`verify` lists files that are damaged, missing or outdated, or that belong to another run or study. `repair` removes
+these files and everything made from them, so that the workflow recomputes exactly these files.
 """
 
 import shutil
@@ -28,8 +28,8 @@ MEASURED = (
 def verify(study: Study) -> integrity.Verification:
     """Verify all files of a study (runs, corpora, fits, records and report), and return the result; write nothing.
 
-    In the study's own folder, a step writes all of its files or none. So a missing file is a problem if another file of
-    the same step exists.
+    A step of the workflow writes all of its files in the study's folder, or none. A missing file there counts as a
+    problem only if another file of the same step exists.
     """
     found = integrity.Verification.from_json(collect.collect(study).verification)
     home, files = study.store.study_folder(study.name), list[Path]()
@@ -74,18 +74,18 @@ def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
 
 
 def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> Iterator[Path]:
-    """Yield the paths below results/ to remove for a damaged file: the file and everything made from it.
+    """Yield the paths below results/ to remove for one problem: its file and everything made from this file.
 
     * For a file of a corpus: the folder of the corpus.
     * For a file of a fit or its distribution: the file, and the done.json of each unit of fits that uses it.
+    * For the folder of an unfinished run, a key of `runs`: nothing, because the workflow resumes the run.
     * For a file that `measure` wrote (MEASURED): the file and measured.json.
     * For any other file of a run: the folder of the run, so that the run is trained again.
-    * For a path of a planned run: nothing. This run is only unfinished, and its training resumes.
 
     Args:
         study: the study, which names its units of fits.
-        file: the path below results/ that the finding names.
-        runs: the paths of the planned runs below results/runs, as keys; the values are not used.
+        file: the path of the problem below results/, as in `Finding.file`.
+        runs: the keys are the paths of the study's runs below results/runs; the values are not used.
     """
     room, folder = file.parts[0], file.parent
     if room in ("corpora", "tokens"):

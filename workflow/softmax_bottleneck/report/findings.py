@@ -1,9 +1,10 @@
-"""The findings at the top of the report and of the README: each has a sentence, a number with an interval, a figure.
+"""The findings at the top of the report and of the README: each is a sentence, a number with an interval, and a figure.
 
 Each finding is computed from the records of this study and of all archived studies, and is omitted if they hold no
 evidence. report/findings.yaml has a sentence for each state of a finding (holds, open, fails); the functions here
 decide which applies. The Press rank is the number of singular values of the log-probability matrix above the threshold
-of Press et al. 2007.
+of Press et al. 2007. MoS is a mixture of softmaxes, MoC a softmax of a mixture of context vectors. SigSoftmax and GSS
+apply a fixed function to each logit.
 """
 
 import math
@@ -54,7 +55,8 @@ RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is use
 class Row:
     """A row of a figure: a labelled value with an interval or range.
 
-    Without an interval, `low` and `high` equal the value. `is_second` draws the row in the second colour.
+    Without an interval, `low` and `high` equal the value. `is_second` draws the row in the figure's second colour, to
+    set a group of rows apart, such as Transformers from LSTMs.
     """
 
     label: str
@@ -156,9 +158,9 @@ class Comparison:
     Attributes:
         study: the name of the study.
         place: the title of the corpus.
-        data: the records of the corpus.
+        data: the study's records of the corpus.
         models: (name of the model, name of the baseline).
-        number: the compared quantity with its interval, such as the change in test perplexity in percent.
+        number: the result with its interval, such as the change in test perplexity in percent.
     """
 
     study: str
@@ -173,9 +175,10 @@ class Comparison:
         return math.inf if low is None or high is None else high - low
 
     def quoted_first(self) -> tuple[bool, float]:
-        """Return the sort key of the comparison; the smallest key gives a finding its main number.
+        """Return a sort key (is the corpus synthetic, width of the interval) for choosing a finding's main number.
 
-        Natural text comes before synthetic languages, and then a narrow interval before a wide one.
+        The comparison with the smallest key is chosen: natural text before synthetic languages, then the narrowest
+        interval.
         """
         return bool(self.data.truth), self.width()
 
@@ -184,7 +187,10 @@ class Comparison:
         return self.number.high is not None and self.number.high < bound
 
     def row(self, label: str, is_second: bool = False) -> Row:
-        """Return the comparison as a row of a figure, labelled `label`; without an interval both ends are the value."""
+        """Return the comparison as a row of a figure, labelled `label`, and in the second colour if `is_second`.
+
+        Without an interval, `low` and `high` of the row equal its value.
+        """
         value = self.number.value or 0.0
         low, high = (value if end is None else end for end in (self.number.low, self.number.high))
         return Row(label, value, low, high, is_second)
@@ -205,7 +211,7 @@ def comparisons(
     Args:
         studies: the studies.
         models: names of the model in order of preference, separated by `|`, such as `mos-equal|mos`. On each corpus,
-            the first name that `_are_alike` finds comparable with the baseline is used.
+            the first model is used that is comparable with the baseline in the sense of `_are_alike`.
         baseline: the name of the baseline.
         rule: a rule on two models. Only the number that the rule computes is used, not the verdict.
         most: the largest allowed relative difference between the numbers of parameters of model and baseline.
@@ -222,8 +228,8 @@ def comparisons(
 def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
     """Yield (study name, corpus title without a leading "The", records) for each corpus of each study.
 
-    `studies` may have the results of one study from several machines. Only the first of these results are used: a
-    choice by the narrowest interval would bias the result.
+    If `studies` holds the results of one study from several machines, only the first of them is used. To choose the
+    machine with the narrowest interval would bias the result.
     """
     first = {study.study: study for study in reversed(studies)}
     for study in (one for one in studies if first[one.study] is one):
@@ -246,7 +252,8 @@ def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> b
 def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that no run of a log-linear head has a Press rank above d + 2 (d: embedding size).
 
-    A run with the same run_id and hardware in several studies counts once. Return None if no such run has a rank.
+    Log-linear heads (LOG_LINEAR) have logits that are linear in a context vector of width d. A run with the same run_id
+    and hardware in several studies counts once. Return None if no run of such a head has a rank.
     """
     every = pd.concat([study.records.rows.assign(machine=study.hardware) for study in studies])
     run = ["run_id", "machine"]
@@ -275,14 +282,13 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that SigSoftmax and GSS, which have higher ranks than the softmax, do not fit better.
 
-    The finding fails in two cases:
+    The finding holds unless SigSoftmax or GSS gains more than LITTLE percent over the softmax, in one of two ways:
 
-    * On some corpus, one of the two heads lowers the test perplexity by more than LITTLE percent. The whole interval of
-      the change lies below -LITTLE percent.
-    * In fits to known distributions, one of the two heads closes more than LITTLE percent of the gap between the
-      softmax's KL and zero. The whole interval lies above LITTLE percent.
+    * On some corpus, the test perplexity is lower: the whole interval of the change lies below -LITTLE percent.
+    * In fits to known distributions, the KL is lower: the whole interval of the relative decrease lies above LITTLE
+      percent.
 
-    Return None if no study compares the rank of one of the two heads with that of the softmax.
+    Return None if no study compares the rank of SigSoftmax or GSS with that of the softmax.
     """
     found = [(label, one) for model, label in FIXED.items() for one in comparisons(studies, model, "softmax", BETTER)]
     ratios = [one.number.value for model in FIXED for one in comparisons(studies, model, "softmax", RANK_RATIO)]
@@ -312,7 +318,7 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
 
     The finding holds if the perplexity is significantly lower on at least one corpus, and significantly higher on none.
     Only natural text counts, if there is any; the figure also shows synthetic languages and Transformers. Return None
-    if no study compares the two.
+    if no study compares MoS with the softmax on LSTMs.
     """
     lstms = comparisons(studies, "mos-equal|mos", "softmax", BETTER)
     others = comparisons(studies, "transformer-mos", "transformer", BETTER)
@@ -334,30 +340,33 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 @dataclass(frozen=True)
 class Mixtures:
-    """The comparisons of MoC and of MoS with a softmax of the same size, on one corpus and at one learning rate."""
+    """Two comparisons on one corpus and at one learning rate: of MoC (`moc`) and of MoS (`mos`) with the softmax.
+
+    All three heads have the same size.
+    """
 
     moc: Comparison
     mos: Comparison
 
     def share(self) -> float:
-        """Return the gain of MoC in log perplexity as a share of the gain of MoS."""
+        """Return MoC's decrease of log test perplexity against the softmax, divided by MoS's (see `_share`)."""
         return _share(*(-math.log1p((one.number.value or 0.0) / 100) for one in (self.moc, self.mos)))
 
 
 def _share(moc: float, mos: float) -> float:
-    """Return MoC's gain as a share of MoS's, or 0 if MoS gains nothing: nan would disturb `min` and `max` of shares."""
+    """Return the gain `moc` as a share of the gain `mos`, or 0 if `mos` is not positive."""
     return moc / mos if mos > 0 else 0.0
 
 
 def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures]], dict[str, float]]:
-    """Return the comparisons of MoC and MoS with the softmax, and the share of MoS's gain that MoC has.
+    """Return the comparisons of MoC and MoS with the softmax, and MoC's gain divided by MoS's gain.
 
     Models that differ in size from the softmax and models with runs that failed to learn are left out.
 
     Returns:
-        Two dicts with the title of a corpus as the key. The first has one `Mixtures` per learning rate. The second has
-        the gain of MoC as a share of the gain of MoS, where each of the three heads has the learning rate at which its
-        own mean test perplexity is lowest.
+        Two dicts with the title of a corpus as the key. The first has a list with one `Mixtures` per learning rate. The
+        second has MoC's gain divided by MoS's gain, with each head at its own best learning rate. The best rate of a
+        head is the one with the lowest mean test perplexity.
     """
     found: dict[str, list[Mixtures]] = {}
     lowest: dict[tuple[str, str], float] = {}  # mean test perplexity by corpus and head
@@ -378,12 +387,12 @@ def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that MoC, which has a low rank, has much of the gain of MoS over the softmax.
 
-    MoC, MoS and the softmax have the same size. The gain is the decrease of log test perplexity. On each corpus, the
-    share of MoS's gain that MoC has is computed twice: with all heads at the best learning rate of MoC, and with each
-    head at its own best learning rate.
+    MoC, MoS and the softmax have the same size. A head's gain is its decrease of log test perplexity against the
+    softmax. The share is MoC's gain divided by MoS's gain. It is computed twice on each corpus: with all heads at the
+    best learning rate of MoC, and with each head at its own best learning rate.
 
-    Only corpora on which the interval of MoC against the softmax excludes 0 count. Synthetic languages are used only if
-    there is no natural text. The finding holds if two conditions are met on every corpus that counts:
+    A corpus counts if the perplexities of MoC and the softmax differ significantly. If there is natural text, no
+    synthetic language counts. The finding holds if two conditions are met on every corpus that counts:
 
     * MoC has a lower perplexity than the softmax.
     * Both shares are at least HALF.
@@ -427,16 +436,16 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
 
-    LMS-PLIF applies a piecewise linear function to the logits. Each comparison has an interval of the ratio of ranks,
-    frozen over learned slopes. The narrowest interval decides:
+    LMS-PLIF applies a piecewise linear function to the logits; its slopes are learned, or frozen at their initial
+    values. Each comparison has an interval of the ratio of ranks, frozen over learned slopes. The narrowest interval
+    decides:
 
     * inside SAME_RANK: the finding holds;
     * partly inside SAME_RANK: the finding is open;
     * outside SAME_RANK: the finding fails.
 
     Comparisons in which a rank is close to the size of the matrix are left out; return None if none remains. The figure
-    shows the ratios. If a study varies the number of linear pieces, the figure shows effective ranks for each number of
-    pieces instead.
+    shows the ratios, or, if a study varies the number of linear pieces, the effective rank for each number.
     """
     every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]
@@ -470,9 +479,9 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return the question, its answer, and every finding that the studies have evidence for.
 
     Returns:
-        A dict with the texts `question` and `answer`, and the list `findings`. A finding has: `id`, `title`,
-        `sentence`, `number`, `details`, `overturn` (what result would refute it) as texts; `studies` and `claims` as
-        lists of names; and its figure as `svg`, with the texts `axis` and `alt`.
+        A dict with the texts `question` and `answer`, and the list `findings`. A finding is a dict with the texts `id`,
+        `title`, `sentence`, `number` and `overturn` (what result would refute it), and the lists of texts `details`,
+        `studies` and `claims`. Its figure is in `svg`, with the texts `axis` and `alt`.
     """
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(studies))}
     is_answered = all(name in found and found[name].holds for name in DECIDING)

@@ -47,8 +47,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     """Let `write` fill a temporary file, rename that file to `path`, and return its sha256.
 
     After a crash, `path` holds the complete old or the complete new content. A crash between the renames of the file
-    and of its hash leaves no hash. Readers then treat the file as damaged, and the step that wrote the
-    file runs again.
+    and of its hash leaves no hash. Readers then treat the file as damaged, and the step that wrote the file runs again.
 
     Args:
         path: the file; its folder is created if missing.
@@ -84,7 +83,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
 
 
 class _Watched:
-    """A file that keeps its first disk error in `trouble`, because writers in C replace it by an unrelated error."""
+    """A file that keeps its first disk error in `trouble`, because writers in C raise an unrelated error instead."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -262,9 +261,9 @@ def read_npy(path: Path) -> NDArray[Any]:
 
 
 def read_lines(path: Path) -> list[Any]:
-    """Return the values of a log of JSON lines; reading stops before a line that a kill has cut off.
+    """Return the values of a log with one JSON value per line; the list is empty if there is no log.
 
-    The list is empty if there is no log.
+    Reading stops at the first line that is not valid JSON, such as one that a kill has cut off.
 
     Raises:
         DataError: the log has a hash file and does not match it. Logs without a hash file are not checked.

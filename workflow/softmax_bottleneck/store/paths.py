@@ -12,7 +12,7 @@ OVERVIEW = ("figures/overview.svg", "figures/overview.csv")  # files that every 
 
 @dataclass(frozen=True)
 class Store:
-    """A results folder and the paths in it; no method creates a file or folder."""
+    """A results folder (`root`) and the paths in it; no method creates a file or folder."""
 
     root: Path = Path("results")
 
@@ -29,9 +29,9 @@ class Store:
         return self.root / "runs" / run_path
 
     def job_file(self, job: str) -> Path:
-        """Return the file that marks the training job `job`, which trains several runs, as finished.
+        """Return the file that marks the training job `job` as finished.
 
-        The results are in the done.json of each run.
+        A job trains several runs. Their results are not in this file, but in the done.json of each run.
         """
         return self.root / "jobs" / f"{job}.json"
 
@@ -40,10 +40,11 @@ class Store:
         return self.root / study
 
     def fits_folder(self, path: str) -> Path:
-        """Return a folder below results/fits.
+        """Return the folder `path` below results/fits.
 
-        If `path` is `Unit.path`, this is the folder of a unit, with its record and resume states. If `path` is
-        `laws/<Unit.law_path>`, it is the folder with the results of fits. Units with the same `law_id` share it.
+        A `path` equal to `Unit.path` gives a unit's own folder, with its record and resume states. A `path` of
+        `laws/<Unit.law_path>` gives the folder with the results of its fits, which all units with the same `law_id`
+        share.
         """
         return self.root / "fits" / path
 

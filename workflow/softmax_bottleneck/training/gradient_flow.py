@@ -1,12 +1,12 @@
 """The share of the logit gradient that a head passes on to the context vectors, for known distributions.
 
-Let Q be the head's distribution in a context and P* the true distribution. Suppose first that the V logits of the
-context were free parameters. If the next word is w, with unit vector e_w, the gradient of the loss with respect to
-these logits is Q - e_w. Its expectation under P* is g = Q - P*.
+Let Q be the head's distribution in a context and P* the true distribution. If the V logits were free parameters and the
+next word were w, the gradient of the loss with respect to the logits would be Q - e_w, where e_w is the unit vector of
+w. The expectation of this gradient under P* is g = Q - P*.
 
-With a head, the logits follow from the context vector h. Let J [V, D] be the derivative of log Q with respect to h. The
-mean of each column of J is subtracted, because adding a constant to all logits does not change Q. Let P_J be the
-projection onto the span of the columns of J. P_J g is the part of g that the head preserves. A gradient step of h
+With a head, the logits are functions of the context vector h. Let J [V, D] be the derivative of log Q with respect to
+h. The mean of each column of J is subtracted, because adding a constant to all logits does not change Q. Let P_J be the
+projection onto the span of the columns of J. Then P_J g is the part of g that the head passes on. A gradient step on h
 changes log Q in the direction -J J^T g. The three metrics of a context are
 
     gradient_energy = |P_J g|^2 / |g|^2
@@ -14,9 +14,9 @@ changes log Q in the direction -J J^T g. The three metrics of a context are
     gradient_cosine = g . J J^T g / (|g| |J J^T g|)
 
 The reported values are means over contexts, weighted by the probabilities of the contexts. For a softmax, J is the
-centred word matrix, and `gradient_words` is the energy that Godey and Artzi 2026 measure on texts; 1 - `gradient_words`
-is the part that the head suppresses. When h is optimal, J^T g = 0, and `gradient_energy` and `gradient_cosine` are 0
-for every head. The metrics are therefore also measured early in a fit.
+centred word matrix. Godey and Artzi 2026 measure `gradient_words` of such models on texts; the head suppresses the
+rest, 1 - `gradient_words`. When h is optimal, J^T g = 0, and `gradient_energy` and `gradient_cosine` are 0 for every
+head. The metrics are therefore also measured early in a fit.
 
 Shapes: N contexts, V words, D width.
 """
@@ -70,7 +70,7 @@ Float64 = NDArray[np.float64]
 
 
 def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
-    """Return the derivative of log Q [N, V] along the unit vector `unit_D` in h, by a central difference quotient."""
+    """Return the derivative [N, V] of log Q along the unit vector `unit_D` of h, as a central difference quotient."""
     up_NV, down_NV = (head.log_probs(h_ND + sign * STEP * unit_D) for sign in (1.0, -1.0))
     found: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
     return found
@@ -78,6 +78,8 @@ def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
     """Return `gradient_energy` [N] and `gradient_cosine` [N] of each context; both are 0 where P_J g = 0.
+
+    Both depend on the expected gradient g, whereas `gradient_words` depends on the gradient of each word.
 
     Args:
         basis_NVD: the left singular vectors of each context's J; zero where the singular value is negligible.

@@ -4,11 +4,11 @@ The first chunk of a length is updated normally, which also loads the GPU kernel
 without being run. Later chunks of that length replay the capture. A length that occurs only once costs a capture and
 gains nothing.
 
-A captured update always reads and writes the same memory: weights, carried states, the optimiser's scalars, and the
-input rows. It has the kernels of a normal update. Its random numbers follow from the generator's seed, which is set
-before every update. A replayed update therefore gives the same bits as a normal update.
+A captured update always reads and writes the same memory: weights, body states carried from chunk to chunk, the
+optimiser's scalars, and the input tokens. It runs the kernels of a normal update. Its random numbers follow from the
+generator's seed, which is set before every update. A replayed update therefore gives the same bits as a normal update.
 
-Shapes: L rows of a stream, B columns.
+Shapes: a chunk has L rows (time steps) of B columns (parallel sequences).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Replayed:
     """An update function that replays a captured update if there is one for the number of input rows.
 
     Args:
-        update: function that does an update on rows [L, B] and returns the loss and the gradient norm.
-        capture: function that captures a call, such as the result of `cuda_capture`.
+        update: function that does an update on rows [L, B] of token ids and returns the loss and the gradient norm.
+        capture: function of type `Capture`, such as the result of `cuda_capture`.
         refused: function called with the reason (text) if a capture fails. The caller must then stop using this object.
 
     Attributes:
@@ -59,7 +59,10 @@ class Replayed:
         self.recorded: dict[int, _Recorded] = {}
 
     def __call__(self, rows_LB: Tensor) -> Results:
-        """Run or replay an update on these rows; return loss and gradient norm, which are valid until the next call."""
+        """Do an update on these rows, if possible by a replay; return its loss and gradient norm.
+
+        The next call may overwrite both tensors.
+        """
         known = self.recorded.get(len(rows_LB))
         if known is None:
             results = self._update(rows_LB)
@@ -77,9 +80,10 @@ class Replayed:
 
 
 def cuda_capture(generator: torch.Generator) -> Capture:
-    """Return a function that captures a call as a CUDA graph; `generator` gives the random numbers of that call.
+    """Return a function that captures a call as a CUDA graph.
 
-    All graphs captured by the returned function share one memory pool, because no two of them are replayed at once.
+    `generator` gives the random numbers of every captured call. All graphs captured by the returned function share one
+    memory pool, because no two of them are replayed at once.
     """
     pool = torch.cuda.graph_pool_handle()
 

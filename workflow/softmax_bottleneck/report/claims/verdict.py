@@ -4,10 +4,11 @@ A premise is a condition, computed from the records, without which a verdict mea
 only verdicts that it could have caused. These are all verdicts, unless the premise names some. Two examples:
 
 * The compared models differ in size. A win of the larger model is overridden, but a win of the smaller model counts.
-* A rank is close to the largest rank that the matrix can have. This limit can hide that ranks grow, but cannot make
-  them grow. So the verdict that they grow counts, and the verdict that they do not is overridden.
+* A rank is close to the largest rank that the matrix can have. This limit can hide a growth of ranks, but cannot cause
+  it. So the verdict "ranks grow" counts, and the verdict "ranks do not grow" is overridden.
 
-Reasons of verdicts are codes; no verdict depends on their texts, which are in report/reasons.yaml.
+Reasons of verdicts are codes; no verdict depends on their texts, which are in report/reasons.yaml. The names of the
+verdicts (VERDICTS), SYNTHETIC and the Press rank are defined in report/claims/rules.py.
 """
 
 import math
@@ -79,9 +80,9 @@ class Premise(Reason):
     nothing; its text is printed among the claim's details.
 
     Attributes:
-        code, facts: the text, as in `Reason`.
+        code, facts: what the text of the premise is made from, as in `Reason`.
         holds: True if the condition is met.
-        spoils: the verdicts that are replaced if the premise is broken; by default all.
+        spoils: the verdicts of the rule that a broken premise replaces; by default all.
         becomes: the verdict that replaces them.
     """
 
@@ -105,8 +106,8 @@ class Claim:
         limits: what the evidence does not show, as text.
         corpora: patterns of the corpora that the claim is about, separated by `|`; a leading `!` means all corpora but
             these. SYNTHETIC marks a claim that needs no corpus.
-        premises: functions that are called with (data, models) and return a `Premise`, or None if it does not apply.
-            They are checked in addition to the premises that every rule brings.
+        premises: functions that make premises of this claim, besides the premises of its rule. Each is called with the
+            data of a corpus and `models`. It returns a `Premise`, or None if its condition does not matter there.
     """
 
     source: str
@@ -132,7 +133,7 @@ def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
         name: the id of the claim.
         rule: the rule that decides it.
         models: shell patterns of the models on which the rule is evaluated.
-        options: further attributes of `Claim`, or `control`, which replaces the control of the rule.
+        options: further attributes of `Claim`, such as `corpora`. A value of `control` replaces `rule.control`.
     """
     rule = replace(rule, control=options.pop("control", rule.control))
     return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
@@ -146,7 +147,8 @@ class Entry:
         claim: the claim.
         dataset: the corpus, or SYNTHETIC.
         verdict: one of VERDICTS.
-        reason: the reason for an undecided verdict, or for a verdict that differs from the rule's own; otherwise None.
+        reason: None if the rule decided the claim. Otherwise the reason why the verdict is undecided, or why it is not
+            the rule's own.
         numbers: the numbers of the rule; empty if the rule could not be evaluated.
         premises: the premises that were checked.
     """
@@ -159,7 +161,7 @@ class Entry:
     premises: tuple[Premise, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as a JSON object."""
+        """Return the entry as a JSON object: the claim's texts, the verdict, and its reason, numbers and premises."""
         claim = self.claim
         return {
             **{key: getattr(claim, key) for key in ("id", "source", "statement", "where", "limits")},
@@ -178,8 +180,9 @@ class Entry:
 def judge(data: r.CorpusData, claim: Claim) -> Entry:
     """Return the entry of a claim on one corpus, with the verdict from the runs on this corpus.
 
-    The verdict is CANNOT if a pattern of the claim matches no planned model, if no matching model has a measured value,
-    or if the rule cannot be evaluated. Otherwise it is the verdict of the rule, unless a broken premise replaces it.
+    The verdict is CANNOT in three cases: a pattern of the claim matches no planned model; no model that it matches has
+    a measured value; or the rule cannot be evaluated. Otherwise the rule decides, unless a broken premise replaces its
+    verdict.
     """
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
@@ -213,8 +216,8 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
     """Yield the premises of a claim, both those that hold and those that are broken.
 
     They come in this order: the premises of the rule, those of `Claim.premises`, the premise on the sizes of the
-    models, and the control. The control evaluates the rule on the true distribution, if this is known. `verdict` is the
-    verdict of the rule on the claim's own models.
+    models, and the control. The control evaluates the rule on the true distribution, if this is known. `verdict` is
+    what the rule says about the claim's own models.
     """
     rule = claim.rule
     if claim.corpora != r.SYNTHETIC:
@@ -233,7 +236,10 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
 
 
 def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
-    """Yield the premises on settings, largest possible rank, learning and convergence that apply to a rule."""
+    """Yield the premises on settings, largest possible rank, learning and convergence that apply to a rule.
+
+    `patterns` are the shell patterns of the claim's models.
+    """
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
     compares = bool(models) and rule.quantities[0].estimate is not r.smallest  # a bound on every run compares no models
@@ -269,10 +275,11 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
 
 
 def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
-    """Return the premise that no Press rank exceeds the share CEILING of the largest possible rank.
+    """Return the premise that no run's Press rank is close to the largest possible rank.
 
-    A matrix of N contexts and V words has at most rank min(N, V). If the rule is `hidden_by_ceiling`, a broken premise
-    leaves the verdict *reproduced* as it is.
+    A matrix of N contexts and V words has at most rank min(N, V). The premise is broken if a run of `models` has a
+    Press rank above CEILING times this value. A broken premise replaces every verdict, with one exception: if
+    `rule.hidden_by_ceiling` is True, the verdict *reproduced* stays.
     """
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
@@ -289,9 +296,11 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
     """Return the premise that the models of a claim have about the same size, or that their size does not matter.
 
     Sizes are compared between the first and the last model. If they differ by more than SAME_SIZE, the rule is
-    evaluated on a second pair of models of equal size. This pair has `<first>-equal` in place of the first model, or
-    else is the one that EQUAL_PAIRS names. The premise holds if the rule gives the same verdict on both pairs.
-    Otherwise, or without a second pair, the premise is broken, and overrides only a win of the larger model.
+    evaluated again, on models of equal size. These are the claim's models with `<first>-equal` instead of the first, if
+    such a model was run. If not, they are the pair in EQUAL_PAIRS.
+
+    The premise holds if the rule gives the same verdict on both. If the verdicts differ, or there are no models of
+    equal size, the premise is broken. It then replaces only a verdict in favour of the larger model.
 
     Args:
         data: the records of the corpus.
@@ -313,7 +322,7 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
 
 
 def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float | None:
-    """Return by what fraction the first pattern's model is larger than the last's: 0.1 for 10 % more parameters.
+    """Return how much larger the model of the first pattern is than that of the last: 0.1 for 10 % more parameters.
 
     If a pattern matches several models, its largest model counts. Return None if a size is unknown.
     """

@@ -1,13 +1,13 @@
 """Tables and figures of fits to known distributions: output heads with one free vector per context.
 
-They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show the study `known-truth`.
+They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show results of the study `known-truth`.
 
 A data frame of fits has one line per fit and these columns:
 
-    model, seed, d  d is the width of the context and word vectors
-    equal           not empty if the width was reduced to match another head's number of parameters
-    alpha, M        of a Dirichlet distribution: concentration and number of words
-    r, V, rank      of a synthetic language: rank of the logits, number of words, rank r + 2 of the log-probabilities
+    model, seed, d  name of the model, seed, and width of the context and word vectors
+    equal           a text if the width was reduced to match another head's number of parameters, else ""
+    alpha, M        only of Dirichlet distributions: concentration and number of words
+    r, V, rank      only of synthetic languages: rank of the logits, number of words, rank r + 2 of log-probabilities
     <metric>        a column per metric of the records, and for synthetic languages `gap_closed`
 
 `gap_closed` is 1 - KL(fit) / KL(softmax), where both fits have the same distribution, width and seed.
@@ -48,10 +48,10 @@ class Frames:
     """The fits of one plan, an entry under `fits` of a study.
 
     Attributes:
-        fits: a frame with one line per fit and one column per metric; empty before anything is fitted.
-        truths: a frame with one line per true distribution. Besides the columns of its settings, each metric has a
-            column with the exact value, such as `entropy_nats`.
-        names: the labels of the plan's models by name, in the order of the plan.
+        fits: a frame with one line per fit (see the module's docstring); empty before anything is fitted.
+        truths: a frame with one line per true distribution. Its columns are the settings and seed of the distribution,
+            and the exact values of metrics such as `entropy_nats`.
+        names: {name of a model: its label}, in the order of the plan.
     """
 
     fits: pd.DataFrame
@@ -60,7 +60,7 @@ class Frames:
 
     @classmethod
     def of(cls, source: Source, plan: str) -> "Frames":
-        """Return the fits and true distributions of the study's plan with this name, from the study's records."""
+        """Return the fits and true distributions of the plan `plan`, from the records of the study in `source`."""
         rows = source.records.synthetic
         rows = rows[rows["table"] == plan]
         both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
@@ -92,7 +92,7 @@ def levels(frame: pd.DataFrame, column: str) -> list[float]:
 def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
     """Yield a section per setting of the true distribution P*, with a row per model and a column per width.
 
-    A cell shows the mean over seeds.
+    A setting is a concentration with a number of words M, or a rank r. A cell shows the mean over seeds.
 
     Args:
         source: the experiment with its records.
@@ -120,7 +120,7 @@ def _nothing() -> plots.Drawing:
 def _drawing(
     frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = ""
 ) -> plots.Drawing:
-    """Add a legend to a canvas and return its drawing; the note ends with the numbers of fits and seeds.
+    """Add a legend to a canvas and return the drawing; its note ends with the numbers of fits and seeds.
 
     Args:
         frames: the fits of the plan, for the labels of models.
@@ -163,8 +163,9 @@ def fit_maps_figure(
 ) -> plots.Drawing:
     """Draw, for each concentration and metric, a row of heat maps and below it a row of curves.
 
-    A heat map shows one model over the number of words M and the width D. A panel of curves shows all models over D at
-    one M. Heat maps and lines show means over seeds, dots single fits.
+    There is a heat map for each model: the metric over the number of words M and the width D. There is a panel of
+    curves for each M: the metric over D, with one curve per model. Heat maps and lines show means over seeds, dots
+    single fits.
 
     Args:
         source: the experiment with its records.
@@ -241,8 +242,8 @@ def fit_curves_figure(
     """Draw a grid of panels with curves of metrics, one curve per model.
 
     `x`, `panels` and `rows` name columns of the data frame of fits (see the module's docstring). If `gap_closed` is
-    among the metrics, the figure leaves out the softmax and all fits with r <= d, because a softmax of width d can
-    represent distributions of such a rank.
+    among the metrics, the softmax and all fits with r <= d are left out. A softmax of width d can represent such
+    distributions exactly, so that there is no gap to close.
 
     Args:
         source: the experiment with its records.
@@ -284,11 +285,11 @@ def fit_curves_figure(
 def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
     """Draw the reference values of a metric in a panel, and choose the scale of the y axis.
 
-    There are three cases:
+    The first case that applies counts:
 
-    * `gap_closed`: the reference is the softmax, at 0 %.
-    * `rank` on the x axis: the reference is the exact value for the true distribution, on a logarithmic y axis.
-    * Other panels have no reference. Their y axis is logarithmic if the positive values span more than a factor of 20.
+    * `metric` is `gap_closed`: the reference is the softmax, at 0 %.
+    * `x` is `rank`: the reference is the metric's exact value for the true distribution. The y axis is logarithmic.
+    * Otherwise there is no reference. The y axis is logarithmic if the positive values span more than a factor of 20.
 
     Args:
         axes: the panel.

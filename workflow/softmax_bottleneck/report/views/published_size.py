@@ -1,6 +1,7 @@
 """Table and figure of archived runs with models of the published size: metrics and spectra.
 
-They are the same in every study, because they show the archives in report/evidence and not the study's own runs.
+The runs come from the archives in report/evidence, not from the study. Table and figure are therefore the same in every
+study. `source` gives only labels, titles and the table's columns.
 """
 
 import math
@@ -25,8 +26,8 @@ LOWEST = 1e-9  # smallest relative singular value drawn; smaller ones are roundi
 def families() -> dict[str, str]:
     """Return {archived model: name of the model's family}.
 
-    The models of a family differ only in their width d, the `embedding_size`, and in a `context_size` that grows in
-    proportion to d. The family's name is the shortest name of its models.
+    The models of a family have the same settings, except for the width d (`embedding_size`) and for `context_size`,
+    which is proportional to d. The family's name is the shortest name of its models.
     """
     first: dict[str, str] = {}
     models = {}
@@ -38,7 +39,10 @@ def families() -> dict[str, str]:
 
 
 def archived_labels(source: Source) -> dict[str, str]:
-    """Return {archived model: label}; the label ends with the body in brackets, unless the body is the papers' LSTM."""
+    """Return {archived model: label in table and figure}, such as `MoS (transformer)`.
+
+    The body in brackets is left out if it is the papers' LSTM.
+    """
     labels = {}
     for archived in archived_runs():
         name, body = archived.label or label(source.study, archived.run.model), archived.run.body.kind
@@ -48,7 +52,7 @@ def archived_labels(source: Source) -> dict[str, str]:
 
 # --- the table ------------------------------------------------------------------------------------------------------
 def published_size_table(source: Source) -> list[Section]:
-    """Return a section per corpus with a row per archived run and a column per metric.
+    """Return a section per corpus with a row per archived run and a column per metric of the experiment.
 
     Rows are in ascending order of the number of parameters.
     """
@@ -80,8 +84,8 @@ def published_size_table(source: Source) -> list[Section]:
 def published_size_spectra_figure(source: Source) -> plots.Drawing:
     """Draw the singular values of archived runs, divided by each run's largest, on two log axes.
 
-    There is a panel for each combination of corpus, kind of body and width d. A curve is the mean over the seeds of a
-    family of models. All panels have the same y range.
+    There is a panel for each combination of corpus, kind of body and width d. A panel has one curve per family of
+    models, the mean over seeds. All panels have the same y range.
     """
     family, labels = families(), archived_labels(source)
     rows = []
