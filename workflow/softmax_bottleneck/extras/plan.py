@@ -17,8 +17,9 @@ Hours = tuple[bool, float, float]  # True if a run or another item of work is do
 def check_study(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Run the step `check`: find errors in a study before its first job, and write the cost of every run to check.json.
 
-    The step checks the options of tables and figures. It also checks that every model can be built, and that memory,
-    disk and texts suffice for the study.
+    The step checks the options of every table and figure, and that every model can be built. It also checks that the
+    memory and disk of this machine are large enough, and the texts long enough. `options` is not used; `say` prints a
+    line.
 
     Raises:
         UserError: a check failed.
@@ -28,7 +29,9 @@ def check_study(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Print the plan as tables, or with `--json` as the JSON that the step `check` writes.
+    """Print the plan of a study: as two tables (see `text`), or as JSON if `options.json` is true.
+
+    The JSON has the content of check.json, except for the provenance (keys: see `check.facts`). `say` is not used.
 
     Raises:
         UserError: an option of a table or figure is invalid, or the options of a model do not fit together.
@@ -38,7 +41,10 @@ def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
 
 
 def text(study: Study) -> str:
-    """Return the plan as text: a table of experiments, with the hours of unfinished work, and a table of models."""
+    """Return the plan of a study as text with two tables.
+
+    The first table has the unfinished hours of all experiments and fits. The second has the size of every model.
+    """
     cost = check.costs(study)
     work = dict(_work(study, cost))
     lines = [f"{study.name}: {study.title}", ""]
@@ -65,10 +71,7 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the plan as text: name, description, number of items, number done, GPU and CPU hours left.
-
-    `work` has (is done, GPU hours, CPU hours) of each item; an item is a run or a job.
-    """
+    """Return a row of the table: name, description `about`, number of items, number done, GPU and CPU hours left."""
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)
@@ -78,8 +81,8 @@ def _line(name: str, about: str, work: Iterable[Hours]) -> str:
 def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tuple[str, Hours]]:
     """Yield (path, (is done, GPU hours, CPU hours)) for every run, finetuning, dynamic evaluation and unit of a study.
 
-    A unit is the job with all fits to the distributions of one seed. The hours are those of the whole job, even if the
-    job is done or partly done. Finetuning is estimated with its maximum number of epochs.
+    The hours are those of the complete item, even if the item is done or partly done. Finetuning is estimated with its
+    maximum number of epochs.
 
     Args:
         study: the study.

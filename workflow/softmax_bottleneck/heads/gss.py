@@ -50,21 +50,23 @@ class GeneralisedSigSoftmax(Pointwise):
         return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new ``_Sweep``, which computes one pass of the fused loss over all chunks of logits.
+        """Return a new object for one pass of the fused loss over all chunks of logits.
 
-        ``with_gradients`` is True if the pass computes gradients besides the losses.
+        The object computes the derivative of g by a formula, without autograd. ``with_gradients`` is True if the pass
+        computes gradients besides the losses.
         """
         return _Sweep(self.c, self.k, with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the description of g for the GPU kernels of ``triton_rows.py``; the constants are (c, k)."""
+        """Return the description of g for the GPU kernels of ``triton_rows.py``; its ``constants`` are (c, k)."""
         return RowFunction("gss", (self.c, self.k))
 
 
 class _Sweep(Sweep):
-    """A pass of the fused loss over the logits l, with the derivative g' = k - (k - 1) sigmoid(l - c) as a formula.
+    """A pass of the fused loss over all chunks of logits l, which computes the derivative g' without autograd.
 
-    The code uses the equal form g' = k (1 - kappa sigmoid(l - c)) with kappa = (k - 1) / k, which works in place.
+    The derivative is g' = k - (k - 1) sigmoid(l - c). The code computes k (1 - kappa sigmoid(l - c)) with
+    kappa = (k - 1) / k. This form is equal, and it multiplies the gradients in place, without a further array.
     """
 
     def __init__(self, c: float, k: float, with_gradients: bool) -> None:

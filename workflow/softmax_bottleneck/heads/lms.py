@@ -1,9 +1,9 @@
 """Linear monotonic softmax: g(l) = sum_i v_i sigmoid(u_i l + b_i) + b,  u_i, v_i >= 0  (Ganea 2019, eq. 14).
 
-The sum has K sigmoids. u and v are the softplus of free parameters. Initially g approximates the identity (plus a
-constant) on [-bound, bound] by a smooth staircase: the sigmoids' centres are equidistant at distance d, each step has
-height d, and u = 2/d. The slope of g then differs from 1 by at most 0.2 %, except near the ends of the interval. (The
-published initialisation is unknown.)
+The sum has K sigmoids. u_i and v_i are the softplus of free parameters. The paper does not state their initial values.
+Here the initial g is a smooth staircase that approximates the identity, plus a constant, on [-bound, bound]: the
+sigmoids' centres have equal distances d, v_i = d and u_i = 2 / d. The slope of this g differs from 1 by at most 0.2 %,
+except near the ends of the interval.
 Numerical stability: g is bounded, hence finite for every finite logit.
 """
 
@@ -33,7 +33,7 @@ class MonotonicNetwork(Pointwise):
 
     Args:
         units: number K of sigmoids.
-        bound: g initially approximates the identity on [-bound, bound].
+        bound: end of the interval [-bound, bound] on which the initial g approximates the identity plus a constant.
     """
 
     def __init__(self, units: int, bound: float) -> None:

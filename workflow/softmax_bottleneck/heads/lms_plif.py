@@ -2,14 +2,15 @@
 
     g(l) = (l - l_i) s_i + delta sum_{j<i} s_j,   s = softplus(v),   l_i = -T + i delta,   i = cell of l
 
-v are the raw slopes, s the slopes, and l_i the left end of cell i. The first cell extends below -T, the last above T.
-g(-T) = 0; softmax ignores such an offset. In cell i the derivative g' is s_i.
+v are the raw slopes, s the slopes, and l_i the left end of cell i. A logit below -T belongs to the first cell, and one
+above T to the last cell. g has no constant term, because softmax ignores it. In cell i the derivative g' is s_i.
 
 The loss gradient of slope i is dL/ds_i = delta (q1_i + sum_{j>i} q0_j). Here q0_i is the sum of dL/dg over the logits l
-in cell i, and q1_i is the sum of dL/dg (l - l_i) / delta over the same logits.
+in cell i. Over the same logits, q1_i is the sum of dL/dg times the position (l - l_i) / delta in the cell.
 
 Numerical stability: g is linear in each cell, hence finite; the running sum of slopes is float64. By default a cell is
-4e-4 wide, and neighbouring cells have unrelated slopes. A rounding error of a logit can therefore change g'.
+4e-4 wide, and neighbouring cells have unrelated slopes. A rounding error can therefore move a logit into another cell
+and so change g'.
 
 Shapes: K cells, X any number of logits, R rows, V vocabulary, B blocks of S cells.
 """
@@ -67,7 +68,8 @@ class PiecewiseLinear(Pointwise):
     Args:
         knots: number K of cells, each with its own slope.
         bound: T; the cells divide [-T, T] into equal parts.
-        w_variance: standard deviation, despite its published name, of the initial raw slopes around softplus^-1(1).
+        w_variance: standard deviation of the initial raw slopes (the paper's name says variance). Their mean is the raw
+            slope ln(e - 1), which belongs to s = 1.
         frozen: True to keep the initial slopes; False to train them.
         learning_rate: learning rate of the raw slopes.
     """
@@ -101,22 +103,22 @@ class PiecewiseLinear(Pointwise):
         return value + self.width * slope * (position - cell)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new ``_Sweep``, which computes one pass of the fused loss over all chunks of logits.
+        """Return a new object for one pass of the fused loss over all chunks of logits.
 
-        ``with_gradients`` is True if the pass computes gradients besides the losses.
+        The object computes the derivative of g by a formula, without autograd. ``with_gradients`` is True if the pass
+        computes gradients besides the losses.
         """
         return _Sweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return the description of g for ``triton_rows.py``; the constants are (T / delta, 1 / delta, delta)."""
+        """Return g's description for ``triton_rows.py``, with the ``constants`` (T / delta, 1 / delta, delta)."""
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 
     def slope_gradients(self, q_2K: Tensor) -> tuple[Tensor, ...]:
         """Return a tuple with one tensor, the loss gradient [K] with respect to the raw slopes v.
 
-        ``q_2K`` holds in float64, for each cell, the sums of dL/dg (q0) and of dL/dg times position in the cell (q1).
-        The position is 0 at the left end and 1 at the right end of a cell.
+        The rows of ``q_2K`` (float64) are q0 and q1 of the module's docstring, with one number per cell.
         """
         q0_K, q1_K = q_2K
         grad_slope_K = self.width * (q1_K + q0_K.sum() - running_sum(q0_K))
@@ -125,10 +127,11 @@ class PiecewiseLinear(Pointwise):
 
 
 class _Sweep(Sweep):
-    """A pass of the fused loss over the logits, with the derivative of the piecewise linear g as a formula.
+    """A pass of the fused loss over all chunks of logits, which takes the derivative of g from the table of slopes.
 
-    If the slopes are trained, the pass accumulates the sums q0 and q1 (module's docstring) for their gradients. One
-    complex number per cell stores the slope and the value of g at the left end, so that one look-up reads both.
+    If the slopes are trained, the pass also accumulates q0 and q1 (module's docstring), from which the gradients of the
+    slopes follow. For each cell, one complex number stores the slope (real part) and the value of g at the left end
+    (imaginary part), so that one look-up reads both.
     """
 
     def __init__(self, plif: PiecewiseLinear, *, with_gradients: bool) -> None:
@@ -163,7 +166,7 @@ class _Sweep(Sweep):
 
 
 def running_sum(x_K: Tensor) -> Tensor:
-    """Return the cumulative sum [K]; unlike torch's cumsum on a GPU, every call gives the same bits."""
+    """Return the cumulative sum [K] of ``x_K``, with the same bits in every call, unlike torch's cumsum on a GPU."""
     return x_K.cumsum(0) if x_K.device.type == "cpu" else blocked_running_sum(x_K)
 
 
@@ -184,8 +187,8 @@ def blocked_running_sum(x_K: Tensor) -> Tensor:
 def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
     """Add ``value_X[x]`` to ``total_K[cell_X[x]]`` for every x, in place; every call gives the same bits.
 
-    A CPU adds the values in their order. Other devices first round the values to integers, whose sum does not depend on
-    the order (``fixed_point_histogram``).
+    On a CPU the values are added in their order. On a GPU they are first rounded to integers, whose sum does not depend
+    on the order (``fixed_point_histogram``).
     """
     if value_X.device.type == "cpu":
         total_K.index_add_(0, cell_X, value_X)
@@ -194,10 +197,10 @@ def add_to_histogram_(total_K: Tensor, cell_X: Tensor, value_X: Tensor) -> None:
 
 
 def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Tensor:
-    """Return the sum of the values in each of K = ``num_cells`` cells, float64 [K]; ``cell_X`` is each value's cell.
+    """Return the sum of the values in each cell, float64 [num_cells]; ``value_X[x]`` belongs to cell ``cell_X[x]``.
 
-    The values are scaled and rounded to integers, and the sums are scaled back. Integer sums are exact, so that the
-    order of summation has no influence.
+    The values are scaled and rounded to integers. Sums of integers are exact, so that the order of summation has no
+    influence. The result is the sums scaled back.
     """
     scale = 2.0**FIXED_POINT_BITS / value_X.abs().amax().double().clamp_min(1e-300)
     sum_K = torch.zeros(num_cells, dtype=torch.int64, device=value_X.device)

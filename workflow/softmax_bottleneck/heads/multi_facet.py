@@ -12,7 +12,8 @@ each partition has its own facet, so that one softmax can have several modes. Th
 layers and earlier positions, is omitted, because a head sees one hidden state.
 Numerical stability: the K terms are added in log space (logsumexp).
 
-Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, F = J + K - 1 facets, V vocabulary.
+Shapes: N tokens, n tokens of a chunk, D context width, E embedding width, V vocabulary, K softmaxes, J partitions,
+F = J + K - 1 facets.
 """
 
 from __future__ import annotations
@@ -59,22 +60,27 @@ class MultiFacet(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the logarithms [N, K] of the mixture weights, and the facets [N, F, E].
+        """Return (log mixture weights [N, K], facets [N, F, E]) for the hidden states ``h_ND`` of N tokens.
 
-        The first J facets belong to the partitions of the first softmax, the other K - 1 to the softmaxes 2 to K.
+        The first J facets belong to the J partitions of the first softmax. The other K - 1 facets belong to the
+        softmaxes 2 to K.
         """
         log_prior_NK = self.prior(h_ND).log_softmax(1)
         return log_prior_NK, self.latent(h_ND).view(len(h_ND), self.facets, self.embedding_size)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
-        """Return ln P(.|context), [n, V] nats, of a chunk from its log mixture weights [n, K] and facets [n, F, E]."""
+        """Return ln P(.|context) of the n tokens of a chunk, [n, V] in nats.
+
+        ``of_tokens`` are the two tensors that the method of this name returns, for the tokens of the chunk: the log
+        mixture weights [n, K] and the facets [n, F, E].
+        """
         log_prior_nK, facet_nFE = of_tokens
         logits_nV = [self._partitioned(facet_nFE), *map(self.decoder, facet_nFE[:, self.partitions :].unbind(1))]
         terms = zip(logits_nV, log_prior_nK.split(1, 1), strict=True)
         return torch.stack([logits.log_softmax(1) + log_prior_n1 for logits, log_prior_n1 in terms]).logsumexp(0)
 
     def _partitioned(self, facet_nFE: Tensor) -> Tensor:
-        """Return the logits [n, V] of the first softmax, where each partition of the words has its own facet."""
+        """Return the logits [n, V] of the first softmax, which uses the first J facets, one per partition."""
         order_V = self.partition_V.argsort(stable=True)
         sizes = [len(range(j, self.vocabulary_size, self.partitions)) for j in range(self.partitions)]
         weights, biases = self.decoder.weight[order_V].split(sizes), self.decoder.bias[order_V].split(sizes)

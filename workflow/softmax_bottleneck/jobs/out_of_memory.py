@@ -1,8 +1,8 @@
-"""The memory of this process: freed blocks are kept for the next update, and running out gives a clear error.
+"""Two functions for memory: one keeps freed memory for reuse, the other explains that memory has run out.
 
 If the machine's memory runs out, another attempt can succeed, because a batch job can request more memory. A GPU's
-memory cannot grow, so that the settings must change. The batch size is never reduced silently, because a run with
-another batch size is another experiment.
+memory cannot grow, so that the user must change the settings or the GPU. The program never reduces the batch size by
+itself, because a run with another batch size has other results.
 """
 
 import ctypes
@@ -26,8 +26,8 @@ def keep_freed() -> bool:
     """Make the C library keep freed memory for the next allocation; return True if this works, as it does with glibc.
 
     By default glibc returns large blocks of memory to the system. The system then clears every page of the next block,
-    which takes a tenth of a training step of the published models. With this setting, the peak memory of the process
-    stays the same, but freed memory is not returned to the system.
+    which takes a tenth of the time of a training step of the published models. With this setting, the peak memory of
+    the process stays the same, but freed memory is not returned to the system.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
@@ -36,10 +36,10 @@ def keep_freed() -> bool:
 
 
 def as_out_of_memory_error(error: BaseException, where: object) -> UserError | MemoryExhaustedError | None:
-    """Return the error to raise in place of `error` if that error means that memory ran out; None if it does not.
+    """Return a clear error to raise instead of `error`, or None if `error` does not mean that memory ran out.
 
-    The new error is a UserError for the memory of a GPU and a MemoryExhaustedError for the memory of the machine.
-    `where`, such as the name of a job, begins its message.
+    The returned error is a UserError for the memory of a GPU, and a MemoryExhaustedError for the memory of the machine.
+    Its message begins with `where`, such as the name of a job.
     """
     reason = " ".join(str(error).split()) or "nothing more is known"
     if type(error).__name__ == GPU_CLASS or (isinstance(error, RuntimeError) and GPU_WORDS.search(reason)):

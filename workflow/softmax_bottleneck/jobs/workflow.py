@@ -1,9 +1,11 @@
-"""The process id of the workflow, and the log of its steps, which `reproduce` reads.
+"""Two links between the workflow and its steps: an environment variable, and a log file.
 
-A resumable step stops when the workflow process that started it has ended (see `interrupt`).
+The environment variable tells a step which process is its workflow process: Snakemake, or a job that starts several
+runs. A resumable step stops when this process has ended (see `interrupt`).
 
-Snakemake reports neither progress nor reasons. Therefore every step appends one line to the log when it begins and one
-line when it ends. A step that has no second line is running, or was killed.
+Snakemake reports neither the progress of steps nor why a step failed. Therefore every step appends one line to the log
+when it begins and one line when it ends. A step that has no second line is running, or was killed. The command
+`reproduce` reads the log.
 """
 
 import json
@@ -26,7 +28,7 @@ KILLED = "was killed (the system does this if memory runs out)"
 
 
 def export_workflow() -> None:
-    """Set the environment variable that tells child processes that this process is their workflow process."""
+    """Declare this process the workflow process of all child processes started later, by an environment variable."""
     process = Process.of(os.getpid())
     os.environ[PROCESS_VARIABLE] = f"{process.pid} {process.started}"
 
@@ -34,7 +36,7 @@ def export_workflow() -> None:
 def workflow_process() -> Process | None:
     """Return the workflow process that started this process.
 
-    None is returned if this process was started by hand, or if the workflow process has ended or runs on another
+    The result is None if this process was started by hand, or if the workflow process has ended or runs on another
     machine.
     """
     numbers = os.environ.get(PROCESS_VARIABLE, "").split()
@@ -46,16 +48,16 @@ def workflow_process() -> Process | None:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt at a step of the workflow, as a line of the log describes it.
+    """One attempt at a step of the workflow, as its last line in the log describes it.
 
     Attributes:
         step: name of the step, such as `train`.
         what: subject of the step: the path of a run, the name of a dataset or the path of a unit of fits; empty for a
             step that concerns the whole study.
         pid: id of the step's process.
-        code: exit code; None if the log has no line on the end of the attempt.
-        words: error message. If `code` is None, the message is "was killed ..." (the constant KILLED), because a killed
-            step cannot log its end.
+        code: exit code; None if the log has no line on the end of the attempt, which is running or was killed.
+        words: error message, empty after success. If `code` is None, the message is the constant KILLED ("was killed
+            ..."), because a killed step cannot log its end.
     """
 
     step: str
@@ -66,30 +68,32 @@ class Attempt:
 
     @property
     def works(self) -> bool:
-        """True while the process of the step is running."""
+        """True while the step is running: the log has no end of the attempt, and its process exists."""
         return self.code is None and psutil.pid_exists(self.pid)
 
     @property
     def failure(self) -> tuple[int, str]:
         """The exit code and the message of a failed attempt, such as (2, "train ptb/mos/1-0a1b: ...").
 
-        The exit code is 75 ("try again") if the step was killed, or if FIRST does not list the code of the step.
+        The exit code is 75 ("try again") if the step was killed, or ended with a code other than 1, 2, 3, 10, 74 and 75
+        (the codes in FIRST).
         """
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
 
 
 def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> None:
-    """Append a line to the log of the workflow: a step has begun or, if `code` is given, has ended.
+    """Append a line to the log: a step has begun (without `code`) or has ended (with `code`).
 
-    Nothing is written if the environment variable that LOG_VARIABLE names is not set. Disk errors are ignored.
+    The environment variable SOFTMAX_BOTTLENECK_OUTCOMES names the log file. If it is not set, nothing is written. Disk
+    errors are ignored.
 
     Args:
         step: name of the step.
         what: subject of the step (see `Attempt`).
-        code: exit code of the step (default: it has just begun).
-        words: error message of a step that has ended. A step that begins keeps the default, "was killed ...", which
-            becomes its message if it never logs an end.
+        code: exit code of the step; None when the step begins.
+        words: error message of a step that has ended. Leave the default, "was killed ...", when a step begins: this is
+            the message of a step that never logs its end.
     """
     path = os.environ.get(LOG_VARIABLE)
     if path:
@@ -98,9 +102,9 @@ def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> 
 
 
 def attempts(path: Path) -> list[Attempt]:
-    """Return the last attempt at every step for every subject in the log file `path`; incomplete lines are skipped.
+    """Return the last attempt for each pair (step, subject) in the log file `path`, ordered by the pairs' first lines.
 
-    The list is empty if the file does not exist.
+    Incomplete lines are skipped. The list is empty if the file does not exist.
     """
     found: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
@@ -112,10 +116,11 @@ def attempts(path: Path) -> list[Attempt]:
 
 
 def failures(path: Path) -> list[tuple[int, str]]:
-    """Return the exit code and message of every step whose last attempt failed, in the order of the codes in FIRST.
+    """Return (exit code, message) of each failed step in the log file `path`; see `Attempt.failure`.
 
-    Errors that need a correction therefore come before errors that another attempt may solve. A step without a logged
-    end counts as killed; call this function only after all steps have ended.
+    A step has failed for a subject if the last attempt failed. Errors that need a correction come first, and errors
+    that another attempt may solve come last (FIRST has the order of exit codes). A step without a logged end counts as
+    killed. Therefore call this function only after all steps have ended.
     """
     found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
     return sorted(found, key=lambda failure: FIRST.index(failure[0]))

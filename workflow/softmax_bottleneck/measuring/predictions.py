@@ -35,7 +35,8 @@ class Place:
     """A position of the test text whose most probable words are shown.
 
     Attributes:
-        group: who chose the position: yang2018_cherry_picked, authors_cherry_picked or random.
+        group: choice of the position: `yang2018_cherry_picked` (by Yang et al.), `authors_cherry_picked` (by Parthiban
+            et al.) or `random`.
         number: number of the position within its group, from 1.
         index: index of the word in the test text, from 0; the context is all text before this word.
         quoted: number of context words that are shown.
@@ -50,9 +51,9 @@ class Place:
 
 
 def published_places(path: Path) -> tuple[Place, ...]:
-    """Return the published positions that a CSV file lists, in the order of the file.
+    """Return the published positions that the CSV file `path` lists, in the order of the file.
 
-    The columns are those of report/published/parthiban2021_sm_table2_contexts.csv.
+    The file must have the columns of report/published/parthiban2021_sm_table2_contexts.csv.
     """
     with path.open(encoding="utf-8", newline="") as file:
         return tuple(
@@ -68,9 +69,10 @@ def published_places(path: Path) -> tuple[Place, ...]:
 
 
 def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
-    """Return a fixed random sample of SAMPLE_SIZE positions, for a text whose positions no paper gives.
+    """Return 18 random positions of the corpus's test text, in the order of the text; every call returns the same.
 
-    The positions are in the order of the text. Those of `<eos>` and `<unk>` are excluded.
+    The function is for a corpus for which no paper gives positions. Positions of `<eos>` and `<unk>` are excluded. A
+    short text gives fewer positions.
     """
     uninformative = [index for index, word in enumerate(corpus.words) if word in (EOS, UNK)]
     index_T = np.arange(1, len(corpus.test))
@@ -82,12 +84,13 @@ def sampled_places(corpus: Corpus) -> tuple[Place, ...]:
 
 
 def check_places(places: Sequence[Place], corpus: Corpus) -> None:
-    """Check that the test text has the published words at the published positions.
+    """Check that the test text of `corpus` has each place's published word at the place's index.
 
-    If the vocabulary lacks a published word, `<unk>` is expected instead.
+    If the vocabulary lacks the published word, `<unk>` is expected instead. A place without a published word only has
+    to lie inside the text.
 
     Raises:
-        DataError: the test text has another word at a position, or is too short.
+        DataError: the test text has another word at an index, or is too short.
     """
     for place in places:
         if not 0 < place.index < len(corpus.test):
@@ -125,12 +128,15 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
     Returns:
         A dict with these keys:
 
-        * group, context, index: `group`, `number` and `index` of the position.
-        * text: the context words shown, in one string.
-        * target, published_target: the true word, and the published one (None if none was published).
-        * note: a caveat if the vocabulary lacks the published word, else "".
+        * group, index: the attributes of `place` with these names.
+        * context: number of the position within its group.
+        * text: the last `place.quoted` words before the position, in one string.
+        * target: the true word, as in the test text.
+        * published_target: the published word; None if none was published.
+        * note: a sentence for the reader if the vocabulary lacks the published word; empty otherwise.
         * top: the most probable words, a list of {"word": text, "log_prob": nats}.
-        * rank, hit: rank of the true word from 1, and True if the true word is among `top`.
+        * rank: rank of the true word, from 1.
+        * hit: True if the true word is among `top`.
     """
     target = corpus.words[corpus.test[place.index]]
     cut = bool(place.published_word) and target != place.published_word
@@ -151,11 +157,11 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
 
 
 def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, float | int]]:
-    """Return the share of contexts whose true word is among the k most probable words, with its 95 % Wilson interval.
+    """Return the share of contexts whose true word is among the k most probable words, with a 95 % Wilson interval.
 
     `true_rank_T` holds the rank of the true word in each context, from 1, among all words by probability. The result
-    maps k ("1", "5" and "10") to {rate, low, high, n}, where n is the number of contexts. The interval
-    treats contexts as independent. Neighbouring contexts of a text are not, so the true interval is wider.
+    maps k ("1", "5" and "10") to the share `rate`, its interval `low` to `high`, and `n`, the number of contexts. The
+    interval treats contexts as independent. Neighbouring contexts are dependent, so that the true one is wider.
     """
     rates: dict[str, dict[str, float | int]] = {}
     for k in HIT_RANKS:

@@ -1,9 +1,9 @@
 """The input of the command `rank`: its options, and arrays from .npy, .npz and .safetensors files.
 
-Arrays have any precision and lie in one file or in shards. A file is never unpickled. Numbers are never read through a
-memory map either, because the reader of a mapped file is killed if another program shortens the file. Half precision
+Arrays have any floating-point precision and lie in one file or in several (shards). No file is unpickled, and no number
+is read through a memory map: if another program shortens a mapped file, the system kills the reader. Half precision
 becomes float32, which holds every float16 and bfloat16 exactly. A number that is not finite, or too large to be
-squared, raises an error that names its file and row.
+squared, raises an error that names the file and the row.
 
 Suffixes: N rows, C columns (the last axis; all axes before it count as rows).
 """
@@ -42,19 +42,22 @@ Files = tuple[schema.Line, ...]
 class Request:
     """The options of the command `rank`, which name the model to analyse.
 
+    There are four kinds of input: `hidden` and `weight` (optionally `bias`, `head`, `targets`); `log_probs` alone;
+    `model` and `text`; `weight` and `weights_only`. In the shapes, `words` is the size of the vocabulary.
+
     Attributes:
         hidden: files with the hidden states [contexts, width] that enter the output layer. Each entry is a file, a
             pattern (`part-*.npy`), or one of these with the name of an array (`model.npz::hidden`).
         weight: files with the output matrix [words, width], whole or in shards of words.
         bias: file with the output bias [words].
         head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
-        log_probs: files with log-probabilities [contexts, words], whole or in shards of contexts. They replace hidden,
-            weight, bias and head.
-        model: Hugging Face folder or .gguf file, instead of arrays; needs `text`.
-        text: UTF-8 file whose tokens are the contexts of `model`.
-        targets: .npy file with the index of the word that follows each hidden state, or -1 for none.
-        weights_only: True to analyse the output matrix `weight` alone.
-        seconds: time limit of the search for unargmaxable words; 0 skips the search.
+        log_probs: files with log-probabilities [contexts, words], whole or in shards of contexts.
+        model: Hugging Face folder or .gguf file.
+        text: UTF-8 text file; every token is a context whose hidden state `model` computes.
+        targets: .npy file with the index of the true next word of each context; -1 if a context has none.
+        weights_only: True to analyse the output matrix `weight` without hidden states.
+        seconds: time limit of the search for unargmaxable words (words that no hidden state makes the most probable
+            one); 0 skips the search.
     """
 
     hidden: Files = ()
@@ -69,11 +72,10 @@ class Request:
     seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
 
     def __post_init__(self) -> None:
-        """Check that the options name exactly one kind of input.
+        """Check that the options name exactly one of the four kinds of input.
 
         Raises:
-            ValueError: the options name no kind or several kinds, or an option does not belong to the kind.
-                `study.read` turns this into a UserError.
+            ValueError: they do not, or an option belongs to another kind. `study.read` turns this into a UserError.
         """
         sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
         if sources not in SOURCES:
@@ -140,7 +142,7 @@ class Shard:
 
     @property
     def label(self) -> str:
-        """The file and the array's name in it, as messages show them."""
+        """The array's name in messages: `FILE`, or `FILE::NAME` if the file names its arrays."""
         return f"{self.path}::{self.member}" if self.member else str(self.path)
 
     @property
@@ -150,7 +152,7 @@ class Shard:
 
     @property
     def columns(self) -> int:
-        """The number of columns C."""
+        """The number of columns C, the length of the last axis."""
         return self.shape[-1]
 
     def read(self) -> Floats:
@@ -183,16 +185,18 @@ class Shard:
 
 
 def find(patterns: Sequence[str], key: str) -> list[Shard]:
-    """Return the arrays named by `FILE`, `FILE::NAME` or patterns (`part-*.npz::hidden`), without loading their data.
+    """Return the arrays that `patterns` name, without loading their data.
 
-    The files of a pattern are in natural order: shard-9 before shard-10. `key` is the command-line option that gave the
-    names; error messages show it.
+    Args:
+        patterns: each is `FILE`, `FILE::NAME` with the name of an array in the file, or one of these with wildcards in
+            the file (`part-*.npz::hidden`). Files that match one pattern are in natural order: shard-9 before shard-10.
+        key: name of the option that gave the patterns, such as `weight`, for error messages.
 
     Raises:
-        UserError: there is no such file, its suffix is not in FORMATS, the name is not in the file, or the file holds
-            several arrays and no name is given.
-        DataError: a file is damaged, an array is empty or holds no floating-point numbers, or shards have unequal
-            widths.
+        UserError: no file matches, a file's suffix is not .npy, .npz or .safetensors, the file has no array of the
+            given name, or it holds several arrays and no name is given.
+        DataError: a file is damaged, an array is empty or holds no floating-point numbers, or the arrays have unequal
+            numbers of columns.
     """
     shards = []
     for path, name in (file for pattern in patterns for file in _files(pattern, key)):
@@ -227,7 +231,9 @@ def _files(pattern: str, key: str) -> Iterator[tuple[Path, str]]:
 
 
 def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
-    """Return `name` if the file has an array of this name, or the only array of the file if `name` is empty.
+    """Return `name` or, if `name` is empty, the name of the only array in the file `path`.
+
+    `names` are the names of all arrays in the file.
 
     Raises:
         UserError: there is no array `name`, or `name` is empty and the file does not hold exactly one array.
@@ -243,7 +249,9 @@ def _chosen(path: Path, name: str, names: Sequence[str]) -> str:
 # --- formats --------------------------------------------------------------------------------------------------------
 @np.errstate(over="ignore")  # a damaged header may give sizes whose product overflows
 def _numpy(path: Path, name: str) -> Shard:
-    """Return the description of an array in an .npy or .npz file; of an .npy file, only the header is read.
+    """Return the description of the array in an .npy file, or of the array `name` in an .npz file.
+
+    An empty `name` means the only array. Of an .npy file, only the header is read.
 
     Raises:
         UserError: as in `_chosen`, or `name` is given for an .npy file, whose array has no name.
@@ -264,10 +272,10 @@ def _numpy(path: Path, name: str) -> Shard:
 
 
 def _safetensors(path: Path, name: str) -> Shard:
-    """Return the description of an array in a .safetensors file, from the file's header.
+    """Return the description of the array `name` in a .safetensors file (an empty `name`: of the only array).
 
-    The header is a length of eight bytes and a JSON text. The safetensors library is not used, because its numpy
-    interface has no bfloat16.
+    Only the header is read: eight bytes with the length of a JSON text, and this text. The safetensors library is not
+    used, because its numpy interface has no bfloat16.
 
     Raises:
         UserError: as in `_chosen`.
@@ -303,7 +311,7 @@ def dtype_of(shards: Sequence[Shard]) -> np.dtype[Any]:
 
 
 def load(shards: Sequence[Shard]) -> Floats:
-    """Return the rows of all shards in one array [N, C]; only one shard at a time is held besides the result.
+    """Return the rows of all shards in one array [N, C]; besides this array, memory holds one shard at a time.
 
     Raises:
         DataError: as in `Shard.read`.

@@ -1,12 +1,12 @@
 """Matrices of log-probabilities ln P [m, n] from files: estimates of their memory, and their singular values.
 
-There are three kinds of input:
+There are four kinds of input:
 
-* Hidden states and a softmax layer: the singular values follow from the factors, and the matrix is never built.
-* Hidden states and a layer whose head has no weights of its own (gss, sigsoftmax, relu, sigmoid): the matrix is
-  computed block by block, by rows or by columns, whichever gives the smaller Gram matrix.
-* Log-probabilities: they are read shard by shard. They are held in memory only if there are fewer rows than columns.
-  An output matrix without hidden states is read in the same way, although it holds no log-probabilities.
+* Hidden states and a softmax layer: the singular values follow from the factors H and W; ln P is never built.
+* Hidden states and a layer whose head has no weights of its own (gss, sigsoftmax, relu, sigmoid): ln P is computed
+  block by block, by rows or by columns, whichever gives the smaller Gram matrix.
+* Log-probabilities: ln P is read shard by shard. If it has fewer rows than columns, it is held in memory as a whole.
+* An output matrix W without hidden states: W takes the place of ln P, and is read in the same way.
 
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C part of a matrix.
 """
@@ -42,17 +42,17 @@ SUM_TOLERANCE = 1e-3  # largest |ln s| that is accepted for the sum s of a row's
 
 @dataclass(frozen=True)
 class Bound:
-    """The result of checking the bound rank <= D + 2 of softmax heads of width D (Yang et al. 2018).
+    """The result of checking the bound rank <= D + 2 of a softmax head of width D (Yang et al. 2018).
 
-    The check uses a part of the matrix of log-probabilities: a selection of rows and columns.
+    The check uses a submatrix of the log-probabilities: a selection of rows and columns.
 
     Attributes:
         limit: the bound, D + 2.
-        where: size of the part that was checked, and the method, as text.
-        rank: Press rank of the part.
-        holds: True if the rank does not exceed the limit.
-        cliff: (k, ratio) of the part, centred by rows and columns: sigma_k / sigma_(k+1) is largest at this k, and
-            `ratio` is its value there (`ranks.spectral_cliff`). For a softmax layer, k is usually D.
+        where: text with the size of the submatrix and the method.
+        rank: Press rank of the submatrix (`ranks.press_rank`).
+        holds: True if `rank` does not exceed `limit`.
+        cliff: (k, ratio): the largest ratio sigma_k / sigma_(k+1) of successive singular values, and its k. They are
+            those of the submatrix centred by rows and columns (`ranks.spectral_cliff`). Usually k is D.
     """
 
     limit: int
@@ -63,17 +63,17 @@ class Bound:
 
 
 def _base_bytes(files: list[Shard]) -> int:
-    """Return the estimated memory in bytes of the program itself and of the largest shard while it is read."""
+    """Return the estimated memory in bytes of Python with its libraries, plus that of the largest array in `files`."""
     return BASE_BYTES + inputs.dtype_of(files).itemsize * max(shard.rows * shard.columns for shard in files)
 
 
 # --- hidden states and an output layer ------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class LoadedLayer:
-    """An output layer in memory, which computes parts of the matrix ln P = g(H W^T + b) - log Z.
+    """Hidden states and an output layer in memory; the methods compute parts of ln P = g(H W^T + b) - log Z.
 
-    Z is the normaliser of each row. Numbers are computed in the floating-point type of H. A method that computes logits
-    raises DataError if one of them overflows.
+    Z is the normaliser of each row. Results have the floating-point type of H, unless a method says otherwise. A method
+    that computes logits raises DataError if a logit overflows.
 
     Attributes:
         hidden_ND: hidden states H.
@@ -88,7 +88,7 @@ class LoadedLayer:
     pointwise: Pointwise | None
 
     def of_rows(self, rows: Indices) -> Self:
-        """Return the layer for a selection of contexts."""
+        """Return the same layer with only the contexts `rows` (indices)."""
         return replace(self, hidden_ND=self.hidden_ND[rows])
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -106,7 +106,7 @@ class LoadedLayer:
 
     @cached_property
     def log_z_N(self) -> Float64:
-        """The logarithm of the normaliser Z of each context; Z is a sum over all words, in float64."""
+        """The logarithm [N], in float64, of each context's normaliser Z, which is a sum over all words."""
         parts = []
         for rows in slices(len(self.hidden_ND), len(self.bias_V)):
             scores_RV = self._scores(rows, slice(None))
@@ -121,9 +121,10 @@ class LoadedLayer:
         return np.subtract(scores_RC, self.log_z_N[rows, None], out=scores_RC, casting="same_kind")
 
     def slopes(self, rows: slice) -> Floats:
-        """Return the derivative g'(H W^T + b) [R, n] for a selection of rows, by difference quotients in float64.
+        """Return the derivative g' at the logits H W^T + b of the contexts `rows`, [R, n].
 
-        The result has the floating-point type of H. The head must not be a softmax, which has no function g.
+        The derivative is a central difference quotient in float64, rounded to the type of H. The method must not be
+        called for a softmax, whose `pointwise` is None.
         """
         assert self.pointwise is not None
         logits_RC = (self.hidden_ND[rows] @ self.weight_VD.T + self.bias_V).astype(np.float64)
@@ -131,7 +132,7 @@ class LoadedLayer:
         return (rise_RC / (2 * SLOPE_STEP)).astype(self.hidden_ND.dtype)
 
     def blocks(self, transposed: bool) -> Iterator[Floats]:
-        """Yield ln P in order as blocks of rows [R, n], or if `transposed`, as transposed blocks of columns [C, m]."""
+        """Yield ln P as successive blocks of rows [R, n] or, if `transposed`, of columns, each transposed to [C, m]."""
         m, n = len(self.hidden_ND), len(self.bias_V)
         if transposed:
             return (self.block(words=words).T for words in slices(n, m))
@@ -141,15 +142,18 @@ class LoadedLayer:
 class Layer:
     """The matrix ln P = log_softmax(g(H W^T + b)) of hidden states and an output layer that are stored in files.
 
-    H [m, D] holds the hidden states, W [n, D] the weights and b [n] the biases, which may be absent. The head gives the
-    function g.
+    The constructor takes the shards of the hidden states H [m, D], of the weights W [n, D] and of the bias b [n] (an
+    empty list for none), and the name and options of the head. It raises a DataError if shapes do not fit together, and
+    a UserError for a head with weights of its own.
 
     Attributes:
-        m, n, width: number of contexts, number of words, and width D.
+        m: number of contexts.
+        n: number of words.
+        width: width D.
         head: (name, options) of the head, such as ("gss", {"c": -1.5, "k": 2.5}).
         pointwise: the function g; None for a softmax, whose g is the identity.
         title: name of the matrix in messages.
-        sides: (name of the rows, name of the columns) in messages.
+        sides: names of the rows and of the columns in messages.
     """
 
     title, sides = "matrix of log-probabilities", ("contexts", "words")
@@ -192,7 +196,10 @@ class Layer:
         return LoadedLayer(hidden_ND, weight_VD, bias_V, self.pointwise)
 
     def spectrum(self, say: Say) -> Spectrum:
-        """Return the singular values of ln P: for a softmax by QR of the factors, else from a Gram matrix."""
+        """Return the singular values of ln P: for a softmax by QR of H and W, else from a Gram matrix.
+
+        `say` prints one line of progress.
+        """
         layer = self.loaded
         factors = (layer.hidden_ND, layer.weight_VD, layer.bias_V)
         if self.pointwise is None:
@@ -201,14 +208,14 @@ class Layer:
         return _gram_spectrum(layer.blocks, (self.m, self.n), say)
 
     def bound(self) -> Bound | None:
-        """Check the bound rank <= D + 2 of a softmax layer on evenly spaced rows and words, and return the result.
+        """Check the bound rank <= D + 2 of a softmax layer on a submatrix of ln P, and return the result.
 
-        The log-probabilities of these rows and words are computed, and their rank is found by a full SVD. The faster
-        method by factors would be no check, because its result can never have a rank above D + 2.
+        The submatrix has evenly spaced rows and columns, at most 1024 each. It is computed, and its rank is found by a
+        full SVD. The method of `spectrum` would be no check, because its rank can never exceed D + 2.
 
         Returns:
-            The result of the check. The result is None for a head other than softmax, to which the bound does not
-            apply, and for a matrix whose smaller side is at most D + 2.
+            The result of the check, or None if there is nothing to check: the head is not a softmax, or a side of the
+            submatrix is at most D + 2.
         """
         rows, words = (np.unique(np.linspace(0, size - 1, CHECK_SIDE).astype(np.intp)) for size in (self.m, self.n))
         limit = self.width + 2
@@ -221,10 +228,10 @@ class Layer:
 
 
 def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
-    """Return the function g that a head applies to the logits, as a function of float arrays.
+    """Return the function g of a head, which maps an array of logits to an array of scores of the same shape.
 
     Raises:
-        UserError: the head has weights of its own (a mixture, a learned function), which the input files do not hold.
+        UserError: the head `name` has weights of its own (a mixture, a learned function), which the input files lack.
     """
     import torch
 
@@ -248,12 +255,13 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
 class OutputMatrix:
-    """The output matrix [words, D] alone, without hidden states; D is the width.
+    """The output matrix [words, D] without hidden states; its singular values are computed as for a `Layer`.
 
     Attributes:
         files: the shards of the matrix.
-        m, n: number of words, and width D.
-        width: None, because no layer is given whose width would bound the rank.
+        m: number of rows, here words.
+        n: number of columns, here D.
+        width: None, because no bound on the rank is checked.
         head: ("output_matrix", {}).
         title, sides: names in messages, as in `Layer`.
     """
@@ -266,23 +274,24 @@ class OutputMatrix:
         self.files, self.m, self.n = files, sum(shard.rows for shard in files), files[0].columns
 
     def bytes_needed(self) -> int:
-        """Return the estimated peak memory in bytes: a Gram matrix, and the shard or the matrix that is held in memory.
+        """Return the estimated peak memory in bytes: a Gram matrix and the rows that are held in memory.
 
-        The whole matrix is held if it has fewer rows than columns, because it is then read by columns.
+        If the matrix has fewer rows than columns, all rows are held, because blocks of columns are needed. Otherwise
+        one shard at a time is held.
         """
         dtype = inputs.dtype_of(self.files)
         held = self.m if self.m < self.n else max(shard.rows for shard in self.files)
         return _base_bytes(self.files) + dtype.itemsize * held * self.n + _gram_bytes(self.m, self.n, dtype)
 
     def spectrum(self, say: Say) -> Spectrum:
-        """Return the singular values, computed from the smaller Gram matrix."""
+        """Return the singular values of the matrix, from its smaller Gram matrix; `say` prints one line of progress."""
         return _gram_spectrum(self.blocks, (self.m, self.n), say)
 
     def bound(self) -> None:
-        """Return None, because no layer is given whose width would bound the rank."""
+        """Return None: without a layer there is no bound to check (compare `Layer.bound`)."""
 
     def blocks(self, transposed: bool) -> Iterator[Floats]:
-        """Yield the rows of each shard [R, n], or if `transposed`, transposed blocks of columns [C, m].
+        """Yield the rows of each shard [R, n] or, if `transposed`, blocks of columns, each transposed to [C, m].
 
         Raises:
             DataError: a file is damaged. For `StoredLogProbs` also: a row's probabilities do not add up to one.
@@ -298,18 +307,13 @@ class OutputMatrix:
             yield rows_RV.astype(inputs.dtype_of(self.files), copy=False)
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
-        """Do nothing, because weights may be any finite numbers.
-
-        `StoredLogProbs` overrides this method: it raises DataError if the probabilities of a row do not add up to one.
-        `shard`, the file of the first row, is for the message.
-        """
+        """Accept all rows; `StoredLogProbs` raises DataError if the probabilities of a row do not add up to one."""
 
 
 class StoredLogProbs(OutputMatrix):
-    """A matrix of log-probabilities [contexts, words] in files, for any head.
+    """A matrix of log-probabilities [contexts, words] in files, of any head; m is contexts, n is words.
 
-    Raises:
-        DataError: the numbers are in half precision.
+    The constructor raises a DataError if the numbers are in half precision.
     """
 
     head = ("log_probs", {})
@@ -341,10 +345,12 @@ LogProbs = Layer | OutputMatrix
 
 
 def open_log_probs(request: inputs.Request) -> LogProbs:
-    """Return the matrix of log-probabilities that a request describes, after checking the shapes of its files.
+    """Return the matrix that a request describes: a `StoredLogProbs`, an `OutputMatrix` or a `Layer`.
+
+    The numbers are not read yet. A request with `model` must first be replaced by `saved_model.export_layer`.
 
     Raises:
-        UserError: as in `inputs.find`, or the head cannot be computed from an output layer alone.
+        UserError: as in `inputs.find`, or the head has weights of its own.
         DataError: as in `inputs.find`, or shapes do not fit together.
     """
     if request.log_probs:
@@ -364,14 +370,15 @@ def slices(length: int, width: int) -> Iterator[slice]:
 
 
 def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Return the estimated bytes of the smaller Gram matrix, and of the rows that are held before it is built."""
+    """Return the estimated bytes of the smaller Gram matrix, and of the rows that are held before it is formed."""
     return (8 + dtype.itemsize) * min(rows, columns) ** 2
 
 
 def _gram_spectrum(blocks: Callable[[bool], Iterator[Floats]], shape: tuple[int, int], say: Say) -> Spectrum:
-    """Return the singular values of a matrix from its smaller Gram matrix.
+    """Return the singular values of a matrix of the given shape from its smaller Gram matrix.
 
-    `blocks(False)` yields blocks of rows, and `blocks(True)` yields transposed blocks of columns.
+    `blocks(False)` yields blocks of rows, and `blocks(True)` yields transposed blocks of columns. `say` prints one
+    line of progress.
     """
     (m, n), transposed = shape, shape[0] < shape[1]
     say(f"Gram matrix of {min(shape)} x {min(shape)}, then its eigenvalues, which may take longer")

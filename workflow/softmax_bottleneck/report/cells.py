@@ -19,7 +19,7 @@ TIMES = ("ms", "s", "min")  # units of numbers that depend on the machine
 
 @dataclass(frozen=True)
 class PublishedCell:
-    """A published number with its standard deviation and number of runs, as printed.
+    """A published number `value` with its standard deviation `sd` and number of runs `n`, each a text as printed.
 
     `sd` and `n` are empty if the paper does not print them.
     """
@@ -50,7 +50,7 @@ def _finite(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A mean over n runs with its sample standard deviation.
+    """A measured number: the mean of a metric over `n` runs, with the sample standard deviation `sd`.
 
     `sd` is None for fewer than two runs; `n` is 0 if the number is not a mean over runs.
     """
@@ -75,19 +75,20 @@ class Cell:
         published: the published number; None if there is none.
         digits: the number of decimals printed; None for the metric's number of decimals in `records.metrics`.
         metric: the name of the metric in `records.metrics`; empty for text and settings.
-        stage: the stage after which the number was measured (`finetuned`, `dynamic`); empty for training.
-        planned: the number of runs that should be in the mean.
-        same: True if the runs have the published setting; only then is a difference computed.
+        stage: the stage of the number: `finetuned`, `dynamic`, or empty for the trained run.
+        planned: the number of runs that the study plans for the mean.
+        same: True if the runs have the settings of the published runs; only then is a difference computed.
         reason: why a statistic, such as a p-value, cannot be computed; empty if it can be.
         gaps: the reasons why planned runs are missing, such as `seed 3 diverged`.
         note: small print below the number.
         runs: `<dataset>/<model>` of the runs behind the number; empty if the number comes from no run.
         seeds: the values of the single runs behind the mean, by seed.
-        wanted: False for a cell without a measurement of its own: a blank one, or one that only quotes a published
-            number.
+        wanted: True if the study should measure the number; False for a blank cell, and for a cell that only quotes a
+            published number.
         label: text shown instead of a number.
-        archived: the cell of an archived study that is shown because this study has no value; None if there is none.
-        study, hardware: only for such an archived cell: the study and the machine of its value.
+        archived: the cell of an archived study that is shown here because this study has no value; None otherwise.
+        study: name of the archived study, set only in a cell that another cell holds as `archived`.
+        hardware: machine on which that study measured the value, set in the same cells.
     """
 
     measured: MeasuredCell | None = None
@@ -110,7 +111,7 @@ class Cell:
 
     @property
     def gap(self) -> str:
-        """The reasons why the number or some of its runs are missing; empty if nothing is missing."""
+        """All reasons in `reason` and `gaps`, separated by semicolons; empty if nothing is missing."""
         return "; ".join(dict.fromkeys(filter(None, [self.reason, *self.gaps])))
 
     @property
@@ -128,11 +129,11 @@ class Cell:
 
     @property
     def is_empty(self) -> bool:
-        """True if the cell has a published value that this study has not measured."""
+        """True if the cell has a published value, but this study has neither a number nor a label for it."""
         return self.is_published and not (self.measured or self.label)
 
     def format(self, value: float | None, *, signed: bool = False) -> str:
-        """Return a number as text with the decimals of this cell; with `signed`, a positive number gets a plus sign."""
+        """Return `value` as text with the decimals of this cell; with `signed`, a positive number gets a plus sign."""
         if self.metric in P_VALUES:
             return numbers.p_value(value)
         known = self.definition.digits if self.definition else 2
@@ -140,7 +141,7 @@ class Cell:
 
     @property
     def count(self) -> str:
-        """The number of runs in the mean as text: `n = 3`, or `n = 2 of 3` if runs are missing."""
+        """The number of runs as text: `n = 3`, or `n = 2 of 3` if runs are missing; empty if none is planned."""
         have = self.measured.n if self.measured else 0
         if not self.planned or not self.wanted:
             return ""
@@ -148,9 +149,9 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """The measured minus the published number; None unless both exist in the same setting.
+        """The measured minus the published number; None unless both exist and `same` is true.
 
-        p-values and times have no difference.
+        It is always None for p-values and times.
         """
         published = self.published.number if self.published else None
         if not (self.same and self.wanted) or self.measured is None or published is None:
@@ -162,7 +163,7 @@ class Cell:
     def inside(self) -> bool | None:
         """True if the absolute difference is at most the published standard deviation, False if it is larger.
 
-        None if the difference or the standard deviation is unknown.
+        The value is None if `difference` is None or no standard deviation is published.
         """
         sd = _finite(self.published.sd) if self.published else None
         return None if self.difference is None or sd is None else abs(self.difference) <= sd
@@ -174,7 +175,7 @@ class Cell:
 
     @property
     def facts(self) -> dict[str, object]:
-        """The values of the cell as {column of the CSV: value}."""
+        """The cell as {column of the CSV: value}, such as `measured`, `sd`, `n` and `published`."""
         measured, published = self.measured, self.published or PublishedCell("")
         archived = self.archived
         value = archived.measured if archived else None
@@ -203,7 +204,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, such as a model or a benchmark, with one cell per column of the section."""
+    """A row of a table, with a key (such as a model's name), the label shown, and one cell per column."""
 
     key: str
     label: str
@@ -221,9 +222,9 @@ class Row:
 
     @property
     def archived(self) -> str:
-        """The name of the one archived study that fills every empty cell of the row.
+        """The name of the archived study whose numbers alone fill the row; empty if there is no such study.
 
-        It is empty if no single study fills them all, or if a cell has a measured value or a label.
+        The study must have a value for every cell with `is_empty`, and no cell may have a measured value or a label.
         """
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
         is_measured = any(cell.measured or cell.label for cell in self.cells)
@@ -231,7 +232,7 @@ class Row:
 
     @property
     def absent(self) -> str:
-        """The reason why a row has no numbers, if it is the same for all cells; empty otherwise."""
+        """The reason why the row has no numbers; empty if a cell has a number, or if the cells have several reasons."""
         if any(cell.measured or cell.label or cell.archived for cell in self.cells):
             return ""
         gaps = {cell.gap for cell in self.cells if cell.wanted and cell.gaps and not cell.note}
@@ -240,7 +241,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a table: rows and columns under one title, usually those of one corpus.
+    """A part of a table with a title of its own, usually the part for one corpus.
 
     Attributes:
         dataset: the name of the corpus, or `synthetic`.
@@ -268,8 +269,8 @@ CellOf = Callable[[str, Any], Cell]  # (key of a row, key of a column) -> cell
 def section(dataset: str, title: str, rows: Labels, columns: Labels, cell: CellOf, note: str = "") -> Section:
     """Return a section with a cell for every row and column.
 
-    `rows` and `columns` are dicts {key: label}. `cell` is called with the key of a row and the key of a column, and
-    returns the cell. The other arguments are attributes of `Section`.
+    `rows` and `columns` are dicts {key: label}. `cell` is a function that returns the cell for the key of a row and the
+    key of a column. `dataset`, `title` and `note` become attributes of the section.
     """
     lines = (Row(row, label, tuple(cell(row, column) for column in columns)) for row, label in rows.items())
     return Section(dataset, title, tuple(columns.values()), tuple(lines), note)
@@ -280,8 +281,10 @@ class Table:
     """A whole table, usually with one section per corpus.
 
     Attributes:
+        experiment: the experiment that the table shows.
         caption: the experiment's caption, in which the settings of its runs are filled in.
         head: heading of the column of row labels, such as `Model`.
+        sections: the sections from top to bottom.
     """
 
     experiment: Experiment
@@ -291,12 +294,12 @@ class Table:
 
     @property
     def note(self) -> str:
-        """The reason why this study cannot make the table, or only a part of it; empty if it can make all of it."""
+        """The reason why this study cannot make the table or a part of the table; empty if it can make everything."""
         return self.experiment.needs
 
     @property
     def every_cell(self) -> Iterator[tuple[str, str, str, Cell]]:
-        """All cells, row by row, each with its corpus, row key and column label."""
+        """An iterator over (corpus, row key, column label, cell) for all cells, row by row."""
         for section in self.sections:
             for row in section.rows:
                 for column, cell in zip(section.columns, row.cells, strict=True):
@@ -304,7 +307,7 @@ class Table:
 
     @property
     def published_cells(self) -> tuple[int, int, int]:
-        """Three numbers of published cells: measured in this study, only in an archived study, and in no study."""
+        """The cells with a published number, counted as (measured here, measured only in an archive, not measured)."""
         cells = [cell for *_, cell in self.every_cell if cell.is_published]
         archived, empty = (sum(map(bool, own)) for own in ([c.archived for c in cells], [c.is_empty for c in cells]))
         return len(cells) - empty, archived, empty - archived

@@ -1,9 +1,10 @@
 """Fingerprints: hashes of the source code that a step's numbers depend on.
 
 A step is repeated if its fingerprint has changed. The fingerprint covers the step's own module and every module of the
-package that this module imports, directly or not, also inside functions. Imported modules in NEUTRAL are not covered,
-except those in COUNTED. Comments, docstrings and imports under `if TYPE_CHECKING` do not change a fingerprint. This
-module imports only the standard library, because it runs while Snakemake parses the workflow.
+package that the step's module imports, directly or not, also inside functions. NEUTRAL lists subpackages and modules
+that cannot change a number, such as `store`; fingerprints leave them out. COUNTED lists the exceptions inside these
+subpackages, such as `store.seeds`. Comments, docstrings and imports under `if TYPE_CHECKING` do not change a
+fingerprint. `fingerprint.py` imports only the standard library, because it runs while Snakemake parses the workflow.
 """
 
 import ast
@@ -56,7 +57,7 @@ def step_code(step: str, *modules: str) -> str:
 
     Args:
         step: name of the step, a key of STEPS.
-        modules: names of further modules to cover, such as `heads.gss`: those of a run's head and body.
+        modules: names of further modules to cover, those of a run's head and body, such as `heads.gss`.
     """
     return fingerprint(*STEPS[step], *modules)
 
@@ -79,8 +80,8 @@ def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
 def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
     """Return the names of `modules` and of all modules of the package that these import, directly or not.
 
-    An imported module is left out, with its own imports, if NEUTRAL lists it or its subpackage and COUNTED does not
-    list it.
+    An imported module is left out, with its own imports, if the module or its subpackage is in NEUTRAL and the module
+    is not in COUNTED.
 
     Raises:
         KeyError: a name in `modules` is not a module of the package.
@@ -119,8 +120,8 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 def _summary(source: str) -> tuple[str, frozenset[str]]:
     """Return the hash of a source's syntax tree, and the names that the source imports from the package.
 
-    Comments, docstrings and imports under `if TYPE_CHECKING` do not count. The names are relative to the package and
-    may end with an object of a module, such as `heads.base.Head`.
+    Comments, docstrings and imports under `if TYPE_CHECKING` do not count. Names are relative to the package. A name
+    can be a module (`heads.gss`), or a module with an object in it (`heads.base.Head`).
     """
     tree = ast.parse(source)
     tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
@@ -138,7 +139,7 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all statements inside a node at any depth, and exception handlers and match cases.
+    """Yield all statements, exception handlers and match cases inside a node, at any depth.
 
     Expressions are skipped, which makes this function faster than `ast.walk`.
     """

@@ -1,4 +1,4 @@
-"""The YAML of a study and of its experiments: their keys, the models of a grid, and how one study extends another."""
+"""The keys of the YAML files of studies and experiments, the models of a grid, and studies that extend others."""
 
 import dataclasses
 import hashlib
@@ -28,14 +28,14 @@ class Column:
     """A column of a table, which shows one metric.
 
     Attributes:
-        metric: name of the metric in the records and in report/published.
-        label: heading of the column, with the unit (default: as in the catalogue of metrics).
+        metric: name of the metric in the records, and in report/published unless `published_as` is given.
+        label: heading of the column, with the unit (default: as in the catalogue `records.metrics`).
         digits: number of decimals printed (default: as in the catalogue).
-        published: filters that select the published numbers for this column. A key is a column of the CSV files in
-            report/published; a value is a regular expression. Example: `{table: "^Table 2$"}`.
+        published: filters that select the published numbers for this column: {column of the CSV files in
+            report/published: regular expression}. Example: `{table: "^Table 2$"}`.
         datasets: corpora for which the table has this column; empty means all.
-        stage: stage whose result is measured: `finetuned`, `dynamic` (dynamic evaluation), or empty (trained run).
-        published_as: name of the metric in report/published, if it differs from `metric`.
+        stage: stage whose result is shown: `finetuned`, `dynamic` (dynamic evaluation), or empty (trained run).
+        published_as: name of the metric in report/published; empty if it is that of `metric`.
         measured: true to show measured and published numbers; false to show only published numbers.
     """
 
@@ -51,9 +51,9 @@ class Column:
 
 @schema.section
 class Experiment:
-    """A table or figure of the report.
+    """A table or figure of the report, as its YAML file declares it.
 
-    `load_study` sets `entries`, `absent` and `absent_datasets`, and applies the study's `ExperimentChanges`.
+    `load_study` then applies the study's `ExperimentChanges`, and sets `entries`, `absent` and `absent_datasets`.
 
     Attributes:
         id: name of the experiment, equal to the file's name.
@@ -70,16 +70,16 @@ class Experiment:
         datasets: corpora of the published table; a study without these corpora uses its own instead.
         seeds: seeds of the training runs: `all`, `author` (only the authors' own, or the first if there is none) or
             `random` (all but the authors' own).
-        stages: stages of the experiment's runs after training: `finetune`, `dynamic` (dynamic evaluation), or both in
-            this order.
-        published_rows: for models with another name in report/published: model -> filter of the published rows.
-            Example: `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. The value of `model` is the name in
+        stages: what follows the training of the experiment's runs: `finetune`, `dynamic` (dynamic evaluation), or both
+            in this order.
+        published_rows: filters for models with another name in report/published. Example:
+            `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. The value of `model` is the name in
             report/published. Every other key is a column of the CSV files; its cells must match the regular expression.
-        needs: reason why the experiment, or a part of it, cannot be made; empty if all of it can.
+        needs: reason why the experiment, or a part of it, cannot be made; empty if the whole can be made.
         columns: columns of the table, one metric each, in order.
         options: keyword arguments of the view.
-        entries: names under `models` of the study's YAML that belong to the experiment. A grid, which has several
-            models in `models`, is one name in `entries`, also if none of its models is trained.
+        entries: names under `models` of the study's YAML that belong to the experiment. A grid is one name here, even
+            if none of its models is trained; `models` has every trained model of the grid.
         absent: models of the published table that the study lacks.
         absent_datasets: corpora of the published table that the study lacks and has no proxy for.
     """
@@ -118,13 +118,13 @@ class Experiment:
     def is_void(self) -> bool:
         """True if no part of the experiment can be measured, because the study has no model or no corpus for it.
 
-        The attribute `needs` has the reason. If `quotes` is true, the table or figure still shows published material.
+        The attribute `needs` has the reason. If `quotes` is true, the table or figure still shows published results.
         """
         return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
     def quotes(self) -> bool:
-        """True if the experiment shows material of a publication: numbers, or examples of predicted next words."""
+        """True if the experiment shows published numbers or published examples of predicted next words."""
         return bool(self.published) or "words" in self.options
 
     @property
@@ -147,7 +147,9 @@ class Experiment:
 
 
 def load_experiment(name: str, near: Path) -> Experiment:
-    """Return the experiment with this id, read from the folder `near` or from config/.
+    """Return the experiment with the id `name`, read from experiments/<name>.yaml.
+
+    The file is searched beside the study, in the folder `near`, and then in config/.
 
     Raises:
         UserError: the id is unknown, or a key or value is not allowed.
@@ -176,15 +178,16 @@ class ModelEntry:
     Attributes:
         head: a name (a file in workflow/softmax_bottleneck/heads), or `{name: ..., option: ...}`.
         label: name of the model in tables and figures (default: the head's own).
-        like: name of another entry, from which this model inherits the layers of settings, `body` and `schedule`. If
-            both have the same head, the head's options are inherited, too. The other entry may have a `like` itself.
+        like: name of another entry, from which this model inherits `body`, `schedule`, and the layers of settings that
+            name that entry. If both have the same head, the head's options are inherited too. Entries can form a chain.
         datasets: corpora to train on; all corpora of the study when absent.
-        seeds: `all`; `author`, only the authors' own seed (the first if there is none); or a list of seeds. All seeds
-            when absent. Writing `all` makes the entry a variant (see `is_variant`).
+        seeds: `all`, `author` (only the authors' own seed, or the first if there is none), or a list of seeds. All
+            seeds when absent; but unlike an absent key, the word `all` makes the entry a variant (see `is_variant`).
         grid: lists of values, such as `{head.c: [-1.5, 0], head.k: [2, 3]}`; each combination is a model.
         stem: prefix of the names of a grid's models, such as `gss` in `gss-c0-k2` (default: the entry's name). Grids on
             different corpora may have the same stem.
-        max_runs: number of a grid's combinations to train; 0 declares a search and trains nothing.
+        max_runs: number of a grid's combinations to train, chosen at random but always the same (default: all). With 0
+            the study only declares the search, and trains none.
         body: settings of the body for this model, applied after all layers of settings.
         schedule: settings of training for this model, applied after all layers of settings.
     """
@@ -208,8 +211,8 @@ class ModelEntry:
     def is_variant(self) -> bool:
         """True if the entry is left out of experiments with `models: all`.
 
-        An entry is a variant if it has `like` or `grid`, or if its `seeds` is written as the word `all` or `author`. A
-        list of seeds, or an absent `seeds`, does not make the entry a variant.
+        An entry is a variant if it has `like` or `grid`, or if `seeds` is the word `all` or `author`. A list of seeds
+        does not make the entry a variant.
         """
         return self.like is not None or self.grid is not None or isinstance(self.seeds, str)
 
@@ -219,9 +222,9 @@ class Search:
     """A hyperparameter search over a grid of settings.
 
     Attributes:
-        axes: setting, such as `head.c` -> values to try.
+        axes: {setting: values to try}, such as {"head.c": (-1.5, 0)}.
         size: number of all combinations.
-        members: names of the models of the grid that the study trains.
+        members: names of the combinations that the study trains as models.
     """
 
     axes: Mapping[str, tuple[Any, ...]]
@@ -231,14 +234,14 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A model of a study, which is an entry under `models` or one combination of an entry's grid.
+    """A model of a study: an entry under `models`, or one combination of an entry's grid.
 
     Attributes:
         name: name of the model.
         entry: the entry, with inherited settings and the values of this combination filled in.
         label: label in tables and figures.
-        inherits_from: the model's name, the name of its entry, and the names that the chain of `like` leads to. A layer
-            of settings applies to the model if the `when` of the layer names one of them.
+        inherits_from: the model's name, the name of its entry, and the names along the chain of `like`. A layer of
+            settings applies to the model if its `when` names one of them, or no model.
     """
 
     name: str
@@ -248,7 +251,7 @@ class Model:
 
 
 def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], where: str) -> dict[str, list[Model]]:
-    """Return {name under `models`: the models of this entry}; an entry without a grid is one model.
+    """Return {name of an entry: the models of the entry}; an entry without a grid is one model.
 
     Args:
         entries: the entries under `models` of a study.
@@ -285,7 +288,7 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
 
 
 def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list[str]:
-    """Return the chain of names that `like` leads along, such as [a, b, c] if a is `like: b` and b is `like: c`.
+    """Return `name` and the names along its chain of `like`: [a, b, c] if a has `like: b` and b has `like: c`.
 
     Raises:
         UserError: a model under `like` is unknown, or models inherit from each other in a circle.
@@ -304,8 +307,8 @@ def _members(family: Model, grid: Grid, where: str) -> list[Model]:
     """Return the models of a grid: all combinations of its values, or `max_runs` of them.
 
     A hash ranks the combinations, and the first `max_runs` are chosen. A larger `max_runs` therefore only adds models.
-    Each model is the entry with the values of one combination, which its name lists, such as `gss-c0-k2`. If such a
-    name would be too long, a hash replaces the values.
+    A model's name lists the values of its combination, such as `gss-c0-k2`. If this name would be too long, a hash
+    replaces the values. `family` is the entry as a model; `where` is its place in the YAML, for messages.
     """
     entry = family.entry
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
@@ -368,9 +371,9 @@ class Layer:
         body: settings of the network below the head.
         head: options of the head (see the head's own file).
         schedule: settings of training.
-        finetune: changes of the training schedule for finetuning, used by experiments with that stage.
-        dynamic: settings of dynamic evaluation, used by experiments with that stage.
-        author_seed: the seed of the published single run, trained before the study's seeds.
+        finetune: changes of the schedule for finetuning, used if an experiment has the stage `finetune`.
+        dynamic: settings of dynamic evaluation, used if an experiment has the stage `dynamic`.
+        author_seed: the seed that the authors published for their single run; it precedes the study's seeds.
     """
 
     when: When = When()
@@ -392,7 +395,7 @@ class ExperimentChanges:
         seeds: `all`, `author` (the authors' own, or the first), or `random` (all except the authors' own).
         needs: reason why this study cannot make the experiment. The report shows the reason, and nothing is trained for
             the experiment.
-        options: changes of the experiment's options (see the experiment's file).
+        options: values that replace or add to the experiment's `options`.
     """
 
     models: schema.OneOrMore[schema.Name] | None = None
@@ -412,19 +415,19 @@ class StudyFile:
         description: purpose of the study in a few sentences, printed in the report.
         datasets: corpora to train on; each is a file datasets/<name>.yaml beside the study or in config/.
         seeds: seeds of training; every model is trained once per dataset and seed.
-        mirror: folder with copies of the corpora, used before any download; also `make reproduce MIRROR=folder`.
+        mirror: folder with copies of the corpora, searched before any download (see also `make reproduce MIRROR=...`).
         device: `auto` (a GPU if there is one), `cpu`, or `cuda` (an error without one).
         threads: CPU threads of one training job; the same number gives the same bits.
         replicas_per_job: number of seeds of a model that one job trains at the same time. On a GPU, the seeds share the
-            job's GPU; on a CPU, each has `threads` cores. The bits are the same as for separate jobs.
+            job's GPU; on a CPU, each seed has `threads` cores. The bits are the same as for separate jobs.
         max_wall: time limit of a training job (`4h`, `90m`). At the limit the job saves its state and stops with exit
             code 75; the next attempt resumes the training. A SLURM job's own time limit applies as well.
-        time_margin: time before the end of a SLURM job at which the training in it stops itself (default: 3m, or a
+        time_margin: how long before the end of its SLURM job a training saves its state and stops (default: 3m, or a
             quarter of the remaining time if that is less).
         deterministic: true makes training give the same bits on the same machine, or fail; false allows faster GPU
             kernels.
-        graphs: true captures the update for each chunk length once on a GPU and replays it (CUDA graphs), with the same
-            bits; false disables graph capture.
+        graphs: true to use CUDA graphs on a GPU: an update is captured once for each chunk length, and then replayed.
+            The bits are the same with false.
         settings: layers of settings, applied in order.
         fits: output heads on free context vectors, fitted to known distributions.
         models: models to train, by name; a model of a published table has the name used there.
@@ -460,12 +463,12 @@ REQUIRED = {f.name for f in dataclasses.fields(StudyFile) if f.default is f.defa
 
 
 def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return the keys of a study's file, merged with the keys of the base study that it names under `extends`.
+    """Return {key: value} of a study's file, merged with the study that the file names under `extends`, its base.
 
-    - `settings` are the layers of the base study, followed by those of the file.
-    - An entry under `models` or `fits` is merged with the entry of the same name in the base study, key by key; the
-      file's keys win. The value null removes the entry.
-    - For every other key, the file's value replaces the value in the base study.
+    - `settings` are the layers of the base, followed by those of the file.
+    - An entry under `models` or `fits` is merged key by key with the entry of the same name in the base; the file's
+      values win. The value null removes the entry.
+    - For every other key, the file's value replaces that of the base.
 
     Args:
         file: the study's YAML.

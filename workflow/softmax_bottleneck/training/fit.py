@@ -1,8 +1,9 @@
 """The step `fit`: it fits output heads of several widths to the same known distributions.
 
-A *unit* is the set of all fits to the distributions of one seed. Each finished fit has its own file, named by the fit's
-settings, in a folder that belongs to the distributions. If a study's YAML gets a new head or width, finished fits are
-therefore not repeated. The missing fits of a unit run together, because they share the distributions and all samples.
+A *unit* is the set of all fits to the distributions of one seed. Each finished fit has a file of its own, whose name
+contains a hash of the fit's settings. The distributions have one folder for these files. If a study's YAML gets a new
+head or width, finished fits are therefore not repeated. The missing fits of a unit run together, because they share the
+distributions and all samples.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ LARGEST_RANKED = 1 << 24  # largest number of cells (contexts x words) of a matr
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Fit output heads with free context vectors to the known distributions of one seed, or resume the fits.
 
-    `path` names the unit, the set of all fits to these distributions; `restart` discards earlier progress.
+    `path` is the path of the unit in the study, `<fits>/<distributions>/<seed>-<unit_id>`. `say` prints a line of
+    progress. `restart` discards earlier results of the unit.
     """
     unit = study.unit(path)
     options = Options.of(study, say, restart)
@@ -46,19 +48,18 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
 def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
     """Do the missing fits of a unit (all fits to the distributions of one seed); return the content of done.json.
 
-    Files go to two folders. `folder` belongs to this unit: it has done.json, whose `rows` hold the metrics of all fits
-    of the unit, and the resume states. `law_folder` belongs to the known distributions: it has one file per finished
-    fit. Units with the same distributions share `law_folder`, so that a fit of several units is done only once.
+    Units with the same distributions share `law_folder`, so that a fit that belongs to several units is done once. A
+    lease on `law_folder` lets one process at a time work there.
 
     Args:
         unit: the heads, widths and known distributions.
-        folder: folder of done.json and the resume states.
-        law_folder: folder of the files of single fits; a lease admits one process at a time.
-        options: limits of this call, see `Options`.
+        folder: folder of the unit: done.json, whose `rows` hold the metrics of all its fits, and the resume states.
+        law_folder: folder of the known distributions, with one file per finished fit.
+        options: progress function, time limit and restart of this call (see `Options`).
 
     Raises:
         UserError: the unit's device is not available.
-        Other errors: see `run_to_end`.
+        ExpectedError: another error of `run_to_end`.
     """
     device = choose_device(unit.device, options.say)
     files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}
@@ -77,11 +78,11 @@ def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
 
 
 class Fitting(Work):
-    """The missing fits of a unit as resumable work; one step is one update of all these fits.
+    """The missing fits of a unit as resumable work; one call of `step` is one optimiser update of all these fits.
 
     Args:
         unit: all fits to the distributions of one seed.
-        files: {file name: path} of the results of the unit's fits; fits whose file is intact are not repeated.
+        files: {file name: path} of the unit's files of single fits; a fit whose file is intact is not repeated.
         device: device of the computation.
         say: function that prints a line of progress.
     """
@@ -96,10 +97,10 @@ class Fitting(Work):
         self.updates = 0
 
     def _begin(self, fit: Fit) -> FreeContexts:
-        """Return the initial state of a fit: a head of width `fit.width`, and its context vectors.
+        """Return a head and its context vectors with initial values.
 
-        If `fit.equal_to` is given, the width is instead the largest one at which `fit.head` has no more parameters than
-        the head `fit.equal_to` has at width `fit.width`.
+        The width is `fit.width`. If the head `fit.equal_to` is given, the width is instead the largest one with which
+        `fit.head` has at most as many parameters as `fit.equal_to` with width `fit.width`.
         """
         shape, bias, width = self.known.p_NM.shape, self.unit.bias, fit.width
         if fit.equal_to is not None:
@@ -118,10 +119,9 @@ class Fitting(Work):
         return f"update {self.updates} of {self.recipe.updates}"
 
     def step(self, session: Session) -> bool:
-        """Do one update of all fits; return False, because this work has no parts.
+        """Do one update of all fits; return False, because no part such as an epoch has ended (see `Work.step`).
 
-        If the unit's `gradient` is true, gradient shares and KL are also measured once early in the fit: when the share
-        `EARLY` of the updates is done.
+        If the unit's `gradient` is true, `_early` of every fit is measured once, when 5 % of the updates are done.
         """
         fits = list(self.fits.values())
         free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
@@ -131,9 +131,10 @@ class Fitting(Work):
         return False
 
     def _early(self, fitted: FreeContexts) -> dict[str, float]:
-        """Return the current gradient shares and KL of a fit; values that are not finite are left out.
+        """Return the present gradient shares and KL divergence of one fit; values that are not finite are left out.
 
-        The keys are `gradient_energy_early`, `gradient_words_early`, `gradient_cosine_early` and `kl_nats_early`.
+        The keys are `gradient_energy_early`, `gradient_words_early`, `gradient_cosine_early` (formulas in
+        `gradient_flow`) and `kl_nats_early`.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
         found = gradient_flow.gradient_shares(fitted, self.known)
@@ -148,8 +149,8 @@ class Fitting(Work):
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned.
 
-        The state has only the fits that were missing when it was saved. If the file of another fit has been lost or
-        damaged since, the state does not contain this fit. Nothing is then restored, and all missing fits start over.
+        A state contains the fits that were missing when it was saved. If the file of any other fit was lost or damaged
+        since, nothing is restored and all missing fits start over.
         """
         if self.fits.keys() <= state["fits"].keys():
             self.updates, self.early = state["updates"], state["early"]
@@ -157,18 +158,18 @@ class Fitting(Work):
                 fitted.load(state["fits"][name])
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of the updates (0 to 1), and a line with the current position."""
+        """Return the finished share of the updates (0 to 1), and the text of `where`; `wall_s` is not used."""
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:
         """Measure the fits, write a file for each, and empty `self.fits`; return (record, parents, extras).
 
         Returns:
-            record: a dict with the keys `status` ("ok"), `wall_s` and `rows`, the metrics of all fits of the unit. A
-                row has the keys `table` (the name under `fits` of the study's YAML), `model`, `condition`, `metric`,
-                `value` and `seed`. Metrics of the known distributions have the model `law`.
+            record: content of done.json, with the keys `status` ("ok"), `wall_s` (seconds) and `rows`, one per metric
+                of each fit of the unit. A row has the keys `table` (the name under `fits` of the study's YAML),
+                `model`, `condition`, `metric`, `value` and `seed`. Metrics of the known distributions have model `law`.
             parents: {file name: sha256} of the files of all fits of the unit.
-            extras: an empty dict.
+            extras: an empty dict, because the provenance needs no further entries.
         """
         for fit in self.unit.fits:
             if fit.file_name in self.fits:
@@ -189,15 +190,15 @@ class Fitting(Work):
         return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
-        """Return True if ranks can be measured: P* has at most `LARGEST_RANKED` cells, and log P* is finite."""
+        """Return True if ranks can be measured: P* has no zeros, and at most `LARGEST_RANKED` entries."""
         return self.known.p_NM.size <= LARGEST_RANKED and bool((self.known.p_NM > 0).all())
 
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
-        """Return the content of a fit's file: status, metrics, settings and provenance.
+        """Return the content of a fit's file: status, metrics, settings and provenance; `fitted` is the trained fit.
 
-        The metrics are the distances from the true distributions, the number of parameters and the width. Gradient
-        shares, at the end and early, are added if the unit's `gradient` is true, and ranks if they can be measured. If
-        a distance is not finite, the status is "diverged" and there are no metrics.
+        The metrics are the distances from the true distributions, the number of parameters and the width. If the unit's
+        `gradient` is true, the gradient shares (now and early) are added. Ranks are added if they can be measured. If a
+        distance is not finite, the status is "diverged" and there are no metrics.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)

@@ -1,7 +1,7 @@
 """Loading the models of a trained run: the best one, and snapshots along training.
 
-The best model has the weights of the epoch with the lowest validation loss, or of the last epoch if the schedule's
-`tested_weights` is `last`. In the ASGD phase these are averaged weights.
+The best model is that of the epoch with the lowest validation loss, or of the last epoch if the schedule's
+`tested_weights` is `last`. If averaged SGD has begun by that epoch, its weights are the averages.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ SNAPSHOT_FOLDER = "snapshots"
 
 @contextmanager
 def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
-    """Yield the best model of the run in `folder`, on the device `run.device`, for use in a `with` block.
+    """Yield the best model of the finished run in `folder`, for use in a `with` block.
 
-    Inside the block, the threads and the determinism of `run` apply. Settings and weights are read from `folder`.
+    `run` gives the device, and the number of threads and the determinism inside the block. The settings of the model
+    and its weights are read from `folder`.
     """
     device = choose_device(run.device)
     with numerics(run, device):
@@ -36,7 +37,7 @@ def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
 
 
 def load_model(folder: Path, device: torch.device | str = "cpu") -> models.LanguageModel:
-    """Return the best model of a finished run, in evaluation mode.
+    """Return the best model of the finished run in `folder`, in evaluation mode.
 
     Raises:
         DataError: a file is missing or damaged.
@@ -48,7 +49,7 @@ def load_model(folder: Path, device: torch.device | str = "cpu") -> models.Langu
 
 
 def load_weights(folder: Path, name: str = MODEL_FILE) -> dict[str, torch.Tensor]:
-    """Return stored weights of a finished run: those of the best model, or of the snapshot in the file `name`.
+    """Return {parameter: weights} from the file `name` in the folder of a finished run (default: the best model's).
 
     Raises:
         DataError: the file is missing or damaged.
@@ -62,18 +63,18 @@ def snapshot_file(folder: Path, epoch: int) -> Path:
 
 
 def snapshots(folder: Path) -> list[Path]:
-    """Return the paths of the stored snapshots along training, in the order of epochs; empty if there are none."""
+    """Return the paths of the snapshots in the run's `folder`, in the order of epochs; empty if there are none."""
     return sorted((folder / SNAPSHOT_FOLDER).glob("epoch-*.safetensors"))
 
 
 def models_along_training(
     folder: Path, device: torch.device | str = "cpu"
 ) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
-    """Yield (line, model) in the order of epochs: first the untrained model, then the snapshots and the best model.
+    """Yield (line, model) in the order of epochs: first the untrained model, then every snapshot and the best model.
 
-    `line` is the epoch's line of the epoch log (see `Trainer.end_epoch`), a dict with `epoch`, `phase` and further
-    keys. For the untrained model it is `{"epoch": 0, "phase": "untrained"}`. If the best epoch also
-    has a snapshot, it is yielded once. All pairs share one model object in evaluation mode, whose weights change from
+    `line` is the epoch's line of the epoch log, a dict with `epoch`, `phase` and further keys (see
+    `Trainer.end_epoch`), and `{"epoch": 0, "phase": "untrained"}` for the untrained model. A best epoch with a snapshot
+    is yielded once, as its snapshot. All pairs share one model object in evaluation mode, whose weights change from
     pair to pair.
 
     Raises:

@@ -1,6 +1,7 @@
 """Tables and figures of words: similarity benchmarks, predicted words, and hits among the first five predictions.
 
-They correspond to Figures 3 and 4 and SM Tables 2, 3 and 13 of Parthiban et al. 2021.
+They correspond to Figures 3 and 4 and SM Tables 2, 3 and 13 of Parthiban et al. 2021. In all functions, `source` is an
+experiment with its records and published numbers, and `dataset` is the name of a corpus.
 """
 
 import itertools
@@ -31,8 +32,8 @@ SIDES = ["measured", "published"]
 def wordsim_table(source: Source, dataset: str) -> Section:
     """Return a section with a row per benchmark of word similarity and a column per model.
 
-    A cell shows Spearman's rho between the similarities of word vectors and human ratings. Two more columns count the
-    pairs of words of a benchmark, and the pairs with a word that is not in the vocabulary.
+    A cell shows Spearman's rho between the similarities of word vectors and human ratings. The last two columns give
+    the number of word pairs of a benchmark, and the number of pairs with a word that is not in the vocabulary.
     """
     rho = next(iter(source.experiment.columns), Column(SPEARMAN))
     measured = source.records.conditions(SPEARMAN, dataset)
@@ -49,16 +50,16 @@ def wordsim_table(source: Source, dataset: str) -> Section:
 
 
 def coverage_table(source: Source, dataset: str) -> Section:
-    """Return a section with a row per benchmark: the numbers of all pairs and of pairs with an unknown word."""
+    """Return a section with a row per benchmark: its number of word pairs, and of pairs with an unknown word."""
     rows = _benchmarks(source, dataset, PAIRS_UNKNOWN)
     columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
     return source.section(dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric))
 
 
 def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
-    """Return {condition in the records: name} of the benchmarks with a number of this metric, such as SPEARMAN.
+    """Return {`benchmark=<name>`: name} for all benchmarks with a published or measured number of the metric.
 
-    Benchmarks with a published number come first, then others.
+    Benchmarks with a published number come first. The keys are conditions in the records.
     """
     rows = source.published[source.published["metric"] == metric]
     known = [text.split(";")[0] for text in rows[rows["dataset"] == source.corpus(dataset)]["condition"]]
@@ -67,12 +68,11 @@ def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
 
 
 def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) -> Cell:
-    """Return the cell of a count of word pairs, taken from any run because the count depends on the vocabulary only.
+    """Return the cell with a number of word pairs, taken from any run because all runs on a corpus have the same.
 
     Args:
-        source: the experiment with its records.
         dataset: the corpus, whose vocabulary decides which words are unknown.
-        condition: the benchmark, such as `benchmark=<name>`.
+        condition: the benchmark as `benchmark=<name>`.
         metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
     """
     rows = source.records.rows
@@ -88,9 +88,10 @@ def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) ->
 
 
 def wins_figure(source: Source) -> plots.Drawing:
-    """Draw heat maps of the number of benchmarks that a model wins over another, measured and published (Figure 4).
+    """Draw heat maps with the number of word-similarity benchmarks on which one model wins over another (Figure 4).
 
-    A win is a benchmark of word similarity on which the model's mean rho over runs exceeds the other model's.
+    The model in a row wins over the model in a column if its mean Spearman's rho over runs is larger. Measured and
+    published numbers have maps of their own.
     """
     rows = []
     for dataset in source.corpora:
@@ -135,7 +136,8 @@ GROUPS = {"yang2018_cherry_picked": "Yang et al. 2018", "authors_cherry_picked":
 class Place(NamedTuple):
     """A position in the test text at which the next word is predicted.
 
-    `group` names the list of positions, `number` is the index in that list, and `target` is the true word.
+    `group` is the group of positions, such as `random`; `number` counts within the group, from 1; `target` is the true
+    next word.
     """
 
     group: str
@@ -161,7 +163,7 @@ Predictions = dict[str, dict[Place, Prediction]]  # by model and position
 
 
 def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
-    """Yield a run's predictions at all measured positions of the test text, or nothing if none is measured yet."""
+    """Yield a run's predictions at all measured positions of the test text; `results` are the records of its study."""
     for context in results.detail(run.path, "predictions") or ():
         target = str(context["published_target"] or context["target"])
         words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
@@ -171,10 +173,10 @@ def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
-    """Return (predictions, all positions, published positions) for a corpus.
+    """Return (predictions, positions, published positions) for a corpus.
 
     The predictions are {model: {position: prediction}} of each model's first run; models without predictions are left
-    out. `All positions` are the measured ones, followed by the published positions that are not measured.
+    out. The second list has the measured positions, followed by the published positions that are not measured.
     """
     measured = {
         model: own
@@ -191,7 +193,7 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
 
 @cache
 def published_words(name: str) -> Mapping[tuple[Place, str], str]:
-    """Return {(position, model): published words with probabilities, one per line}; an asterisk marks the true word.
+    """Return {(position, model): text} with the published words; the text has a line per word, as in `Prediction.text`.
 
     `name` is the name of a CSV file in report/published, such as `parthiban2021_sm_table2_top5.csv`.
     """
@@ -206,8 +208,8 @@ def published_words(name: str) -> Mapping[tuple[Place, str], str]:
 def top5_table(source: Source, dataset: str, *, words: str) -> Section:
     """Return a section with a row per position in the test text and a column per model: the five most probable words.
 
-    The measured words are those of a model's first run. The published words come from the file `words` of
-    report/published.
+    The measured words are those of a model's first run. `words` is the name of the CSV file in report/published with
+    the published words.
     """
     measured, places, _ = _predictions_on(source, dataset)
     printed = published_words(words)
@@ -232,9 +234,9 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
 
 
 def hits_figure(source: Source) -> plots.Drawing:
-    """Draw whether the true next word is among the five most probable, for every model and position (Figure 3).
+    """Draw a square per model and position, filled if the true next word is among the five most probable (Figure 3).
 
-    Measured hits (of a model's first run) and published hits have panels of their own.
+    The measured hits of each model's first run and the published hits have panels of their own.
     """
     rows: list[tuple[object, ...]] = []
     for dataset in source.corpora:
@@ -260,11 +262,11 @@ def hits_figure(source: Source) -> plots.Drawing:
 
 
 def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
-    """Draw a row with a square per position for each model and, at its end, the number of hits.
+    """Draw one panel on `axes`: for each model a row with a square per position, and the number of hits at the end.
 
-    A filled square is a hit: the true word is among the five most probable. `data` has the columns model, group,
-    context, target, measured and published. `side` is the column to draw, `measured` or `published`: 1 for a hit, 0 for
-    a miss, nan for no prediction. Positions at which every model has nan are left out.
+    A filled square is a hit. `data` has the columns model, group, context, target, measured and published. `side` is
+    the column to draw, `measured` or `published`: 1 for a hit, 0 for a miss, nan for no prediction. Positions at which
+    every model has nan are left out.
     """
     data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
     shown = set(data.dropna(subset=side)["model"])
