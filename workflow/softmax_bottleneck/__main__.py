@@ -30,8 +30,11 @@ EPILOG = (
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    An error that a user or a later attempt can solve is printed as one line on stderr. Any other error is raised.
-    `arguments` are the words after the name of the program (None: `sys.argv[1:]`). EPILOG lists the exit codes.
+    A problem that the user can solve, or that may be gone at the next attempt, is printed as one line on stderr. Any
+    other error is raised. EPILOG lists the exit codes.
+
+    Args:
+        arguments: the words after the name of the program (None: `sys.argv[1:]`).
     """
     args = parser().parse_args(arguments)
     args.arguments = sys.argv[1:] if arguments is None else arguments
@@ -59,9 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None:
-    """Return the message and exit code of an error that a user or a later attempt can solve; None for a bug.
+    """Return (message, exit code) of an error; None if the error is a bug, which the caller must raise again.
 
-    `step` is the name of the command, for messages.
+    `step` is the name of the command, for messages. `main` says which errors are not bugs.
     """
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; repeat the command to resume", EXIT_INTERRUPTED
@@ -81,7 +84,7 @@ def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None
 
 
 def _line_printer(log: Path | None) -> Say:
-    """Return a function that prints a line to stderr and appends it to `log`; a disk error in the log is ignored."""
+    """Return a function that prints a line to stderr and appends it to the file `log`, if possible (None: no file)."""
 
     def say(line: str) -> None:
         line = line.encode("utf-8", "backslashreplace").decode("utf-8")  # a file name may contain any bytes
@@ -96,9 +99,10 @@ def _line_printer(log: Path | None) -> Say:
 
 
 def _study(args: argparse.Namespace) -> Study:
-    """Return the study that `--study` names; without `--study`, the result of `study_from_environment`.
+    """Return the study that `args`, the parsed options of a command, choose.
 
-    The pairs of `--set`, and the values of `--max-wall` and `--time-margin`, replace keys of the study's file.
+    `--study` names its file; without this option, `study_from_environment` gives the file and values that override
+    those in the file. `--set KEY=VALUE`, `--max-wall` and `--time-margin` override values of the file, too.
 
     Raises:
         UserError: the study's file is missing or invalid, or a word after `--set` is not a valid KEY=VALUE.

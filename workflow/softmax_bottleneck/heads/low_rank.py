@@ -1,8 +1,12 @@
-"""Low-rank softmax: P = softmax(W A B h + b) with inner width r  (Godey, Villemonte de la Clergerie and Sagot 2024,
-"Why do small language models underperform?", section 6, where W A is one matrix).
+"""Low-rank softmax: P = softmax(W A B h + b), where the matrix B maps the hidden state to a narrow width r.
 
-The head isolates the softmax bottleneck: r bounds the rank of the log-probabilities by r + 2, while the widths of the
-body and of the (tied) word vectors W do not change. Numerical stability: as in softmax.
+Source: Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language models underperform?", section 6. The
+paper has one matrix in the place of W A.
+
+The head isolates the effect of the softmax bottleneck. The rank of the log-probabilities is at most r + 2, whatever the
+widths of the body and of the word vectors W are. The decoder W may be tied to the input embedding.
+
+Suffixes: N tokens, D hidden width, E word-vector width, V vocabulary. Shapes: B [r, D], A [E, r], W [V, E].
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ OPTIONS = {
 
 
 class LowRank(Head):
-    """The low-rank softmax head softmax(W A B h + b); ``rank`` is the inner width r.
+    """The low-rank softmax head softmax(W A B h + b), in which ``rank`` is the inner width r.
 
-    A and B have the default initial values of torch's linear layers.
+    A and B start with the default initial values of ``nn.Linear``.
     """
 
     def __init__(self, *, rank: int, **sizes: Any) -> None:
@@ -37,21 +41,24 @@ class LowRank(Head):
         self.pointwise = Identity()
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the sum of all losses, in nats; ``generator`` is unused (no dropout)."""
+        """Return the loss of each token [N] and the sum of all losses, in nats.
+
+        ``h`` is [N, D] or [T, B, D], and ``target`` has the true words: [N] or [T, B]. ``generator`` is not used.
+        """
         h_NE, weight_VE, bias_V = self.contexts(h), self.decoder.weight, self.decoder.bias
         return row_nll(h_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats; ``generator`` is unused."""
+        """Return ln P(word | context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` is not used."""
         logits_NV: Tensor = self.decoder(self.contexts(h))
         return logits_NV.log_softmax(1)
 
     @property
     def is_log_linear(self) -> bool:
-        """True, because log_probs(h) = contexts(h) W^T + b - logZ, where contexts(h) is A B h."""
+        """True: the log-probabilities are contexts(h) W^T + b, minus the log of each token's sum of exponentials."""
         return True
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the vectors A B h, [N, E], that are multiplied by the word matrix W."""
+        """Return the vectors A B h, [N, E], for ``h`` [N, D] or [T, B, D]; the decoder multiplies them by W."""
         h_NE: Tensor = self.widen(self.narrow(h.reshape(-1, self.context_size)))
         return h_NE

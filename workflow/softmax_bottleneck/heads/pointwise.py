@@ -1,11 +1,12 @@
-"""Pointwise functions g that a head applies to its logits before the softmax, s = g(l).
+"""Pointwise functions g that a head applies to its logits before the softmax: the scores are g(logits).
 
-A new function needs only ``forward``; the fused loss (``row_nll.py``) then differentiates the function with autograd,
-one chunk of logits at a time. Two optional parts make the loss faster: a ``Sweep``, which is one pass of the loss over
-all chunks with an explicit derivative of g, and a ``RowFunction``, which describes g to the GPU kernels of
-``triton_rows.py``.
+A new function is a subclass of ``Pointwise`` with the method ``forward``. The fused loss (``row_nll.py``) then
+differentiates g with autograd, one chunk of logits at a time. Two optional methods make the loss faster:
 
-Shapes: R rows of a chunk, V vocabulary, K cells of a piecewise linear function.
+* ``sweep`` may return a ``Sweep`` with an explicit derivative of g, instead of autograd.
+* ``row_function`` may return a ``RowFunction``, which describes g to the GPU kernels of ``triton_rows.py``.
+
+Suffixes: R rows of a chunk, V vocabulary, K cells of a piecewise linear function.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 
 class Pointwise(nn.Module):
-    """The base class of functions g that map each logit to a score, in the same way for all words and contexts."""
+    """The base class of functions g from a logit to a score; g is the same for all words and contexts."""
 
     is_identity = False
     learning_rate: float | None = None
@@ -51,10 +52,12 @@ class RowFunction:
     Attributes:
         kind: the name of g in the kernels: identity, gss, sigmoid, relu or plif (piecewise linear).
         constants: up to three numbers that g uses; their meaning depends on ``kind`` (see ``triton_rows._apply``).
-        table_K2: for each of the K cells of a piecewise linear g, the slope, and the value of g at the left end.
-        from_histograms: function that turns sums [2, K] over the logits in each cell into the gradients of g's
-            parameters; None if g has no trained parameters. Row 0 is the sum of dL/dg. Row 1 is the sum of dL/dg times
-            the logit's position in the cell, which is 0 at the left end and 1 at the right end.
+        table_K2: for plif, one row per cell: the slope in the cell, and the value of g at the cell's left end. None for
+            all other kinds.
+        from_histograms: function that returns the gradients of g's parameters, in the order of ``trainable``; None if g
+            has no trained parameters. Its argument is [2, K]. Row 0 is, for each cell, the sum of dL/dg over the logits
+            in the cell. Row 1 is the same sum with each dL/dg multiplied by the position of its logit in the cell, from
+            0 at the left end to 1 at the right end.
     """
 
     kind: str
@@ -64,17 +67,17 @@ class RowFunction:
 
 
 def trainable(pointwise: Pointwise) -> tuple[nn.Parameter, ...]:
-    """Return the trainable parameters of a pointwise function."""
+    """Return the parameters of a pointwise function that have ``requires_grad``."""
     return tuple(parameter for parameter in pointwise.parameters() if parameter.requires_grad)
 
 
 class Sweep:
     """One pass of the loss -log softmax(g(logits)) over all chunks of logits.
 
-    For each chunk, the caller calls ``nll_`` and then, if gradients are needed, ``grad_``. After the last chunk,
-    ``parameter_grads`` returns the gradients of g's parameters. A subclass defines g in ``scores_`` and its derivative
-    in ``grad_logits_``; in this base class g is the identity. A method whose name ends in _ may overwrite its
-    arguments.
+    The caller calls ``nll_`` with each chunk and, if gradients are needed, ``grad_`` right after it. After the last
+    chunk, ``parameter_grads`` returns the gradients of g's parameters. In this base class g is the identity. A subclass
+    computes g in ``scores_`` and multiplies by the derivative of g in ``grad_logits_``. A method whose name ends in _
+    may overwrite its arguments.
     """
 
     # A row of logits is padded in memory to a multiple of this many numbers.
@@ -84,17 +87,14 @@ class Sweep:
     """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """Return g(logits) and keep what ``grad_logits_`` needs.
-
-        This method may overwrite the logits, and the caller may overwrite the result.
-        """
+        """Return g(logits), and keep on the object what ``grad_logits_`` needs; the caller may overwrite the result."""
         return logits_RV
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Return the loss gradient with respect to the logits of the last chunk given to ``scores_``.
+        """Return the loss gradient [R, V] with respect to the logits of the last chunk given to ``scores_``.
 
-        ``grad_scores_RV`` is the loss gradient with respect to the scores; it may be overwritten. If g has parameters,
-        their gradients are added to the sums that ``parameter_grads`` returns.
+        ``grad_scores_RV`` is the loss gradient with respect to the scores of this chunk. If g has parameters, their
+        gradients are added to the sums that ``parameter_grads`` returns.
         """
         return grad_scores_RV
 
@@ -113,14 +113,14 @@ class Sweep:
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the loss gradients [R, V] with respect to the last chunk's logits, and row weights or None.
+        """Return the loss gradients with respect to the logits of the last chunk, and the weights yet to be applied.
 
         Args:
             weight_R1: the weight of each row's loss in the total loss; None if all weights are one.
 
         Returns:
-            A pair (gradients, weights). If the weights are a tensor [R, 1], the caller must still multiply the rows of
-            the gradients by them. None means that ``weight_R1`` is None or is already applied to the gradients.
+            A pair (gradients [R, V], weights). If the weights are a tensor [R, 1], the caller must multiply the rows of
+            the gradients by them. If the weights are None, the gradients are complete.
         """
         # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
         with any_order(self._nll_R1):  # each row has one target
@@ -131,7 +131,7 @@ class Sweep:
 
 
 class AutogradSweep(Sweep):
-    """A pass of the loss for any ``Pointwise`` g; autograd differentiates g on one chunk at a time."""
+    """A pass of the loss that works for any ``Pointwise`` g: autograd differentiates g on one chunk at a time."""
 
     def __init__(self, pointwise: Pointwise, *, with_gradients: bool) -> None:
         self._pointwise = pointwise
@@ -162,11 +162,11 @@ class AutogradSweep(Sweep):
 
 
 def any_order(like: Tensor) -> AbstractContextManager[None]:
-    """Return a context in which a GPU may do operations in any order; on a CPU the context does nothing.
+    """Return a context that switches torch's deterministic mode off on a GPU; on a CPU the context does nothing.
 
-    The context is meant for operations whose result does not depend on the order: sums of integers, and writes to
-    distinct indices. In deterministic mode torch would first sort the indices on a GPU, which takes longer than the
-    operations. ``like`` is a tensor on the device of the operations.
+    Use the context only for operations whose result is the same in any order: sums of integers, and writes to distinct
+    indices. The deterministic mode would sort the indices first, which takes longer than these operations. ``like`` is
+    a tensor on the device of the operations.
     """
     return nullcontext() if like.device.type == "cpu" else _undetermined()
 

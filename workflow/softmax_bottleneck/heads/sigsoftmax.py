@@ -1,6 +1,7 @@
-"""SigSoftmax: P = exp(l) sigmoid(l) / sum exp(l) sigmoid(l), g(l) = 2 l - ln(1 + exp(l))  (Kanai 2018, eq. 11, 12).
+"""SigSoftmax: P = exp(l) sigmoid(l) / sum exp(l) sigmoid(l), for logits l  (Kanai 2018, eq. 11, 12).
 
-Numerical stability: a softplus replaces the literal product, which overflows (nan) in float32 from l = 89.
+This is softmax(g(l)) with the pointwise function g(l) = 2 l - ln(1 + exp(l)). The code computes g with a softplus,
+because the product exp(l) sigmoid(l) overflows in float32 from l = 89.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ OPTIONS: dict[str, object] = {}
 
 
 class SigSoftmax(GeneralisedSigSoftmax):
-    """The pointwise function g of SigSoftmax: that of the generalised SigSoftmax (``gss.py``) with c = 0 and k = 2."""
+    """The pointwise function g(l) of SigSoftmax: the function in ``gss.py`` with the constants c = 0 and k = 2."""
 
     def __init__(self) -> None:
         super().__init__(c=0.0, k=2.0)

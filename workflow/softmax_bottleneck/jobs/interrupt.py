@@ -1,12 +1,15 @@
 """Signals and time limits that stop a process; the process then saves its state and exits.
 
-The exit code is 130 for SIGINT, 143 for SIGTERM and 75 ("try again") in three cases: SIGUSR1, which batch systems send
-ahead of a time limit; the process's own time limit; and the end of the workflow that started the process, because the
-next call of the workflow would start a second process for the same run.
+The exit codes are:
 
-A batch system kills a job at its time limit. A job that stops itself earlier loses no work, and the next attempt
-resumes the work. A process computes once, at its start, how many seconds are left. Setting the clock later therefore
-does not move the limit.
+* 130: SIGINT was received.
+* 143: SIGTERM was received.
+* 75 ("try again"): SIGUSR1, which batch systems send ahead of a time limit, was received; or the process's own time
+  limit is reached; or the workflow that started the process has ended. In the last case the next call of the workflow
+  would otherwise start a second process for the same run.
+
+A batch system kills a job at the job's time limit. A process that stops a little earlier loses no work, and the next
+attempt resumes. The limit is measured on a monotonic clock, so that setting the system time does not move it.
 """
 
 import math
@@ -33,8 +36,8 @@ MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that shor
 class StoppedError(errors.BusyError):
     """The error that ends a process which was told to stop and has saved its state.
 
-    `exit_code` is 130, 143 or 75 and tells the cause (see the module's docstring). A process that trains several runs
-    in child processes (`train_together`) passes on the exit code of one of the children instead.
+    `exit_code` is 130, 143 or 75, as the module's docstring lists. If a process trains several runs in child processes
+    (`train_together`), its `exit_code` is that of one of the children.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -49,7 +52,7 @@ class TimeLimit:
 
     Attributes:
         seconds: the time left when the limit was computed (None: no limit).
-        why: the reason for the limit, printed when work starts.
+        why: the reason for the limit, such as `max_wall 4h`; printed when work starts.
         in_batch_job: True if the process belongs to a batch job.
     """
 
@@ -61,9 +64,9 @@ class TimeLimit:
     def lock_timeout_s(self) -> float:
         """The longest time, in seconds, to wait while another process owns the same run.
 
-        A process outside a batch job does not wait (0). A batch job waits until its time limit, or forever (infinity)
-        if it has none; failing at once would only use up Snakemake's retries. The owner may be a job that an earlier
-        call of the workflow left behind, or a process on a node that has failed.
+        The time is 0 outside a batch job. A batch job waits until its time limit, or forever (infinity) without a
+        limit, because a failed job would use up one of Snakemake's retries. The other process may be left over from an
+        earlier call of the workflow, or may be on a node that has failed.
         """
         if not self.in_batch_job:
             return 0.0
@@ -73,15 +76,15 @@ class TimeLimit:
 def time_limit(
     max_wall: str | None = None, margin: str | None = None, environment: Mapping[str, str] = os.environ
 ) -> TimeLimit:
-    """Return the shorter of two limits: the process's own limit, and the time left to its batch job.
+    """Return the shorter of two limits: the process's own limit, and the time left to its batch job minus a margin.
 
-    If neither exists, `seconds` of the returned limit is None. Durations are written as `90s`, `30m`, `4h` or `1.5d`.
+    Without either, `seconds` of the returned limit is None. Durations are written as `90s`, `30m`, `4h` or `1.5d`.
 
     Args:
-        max_wall: duration of the process's own limit, from now (None: the value of SOFTMAX_BOTTLENECK_MAX_WALL in
-            `environment` or, without this variable, no limit).
-        margin: duration by which the process stops before the end of its batch job (None: three minutes, or a quarter
-            of the time left if that is shorter).
+        max_wall: the process's own limit, from now on. None means the value of the environment variable
+            SOFTMAX_BOTTLENECK_MAX_WALL; if the variable is not set either, the process has no limit of its own.
+        margin: how long before the end of its batch job the process must stop. None means three minutes, or a quarter
+            of the time left to the job if a quarter is shorter.
         environment: environment variables (default: those of this process).
 
     Raises:
@@ -101,8 +104,9 @@ def time_limit(
 class Stop:
     """The conditions under which a process must stop: a signal, a time limit, or the end of its workflow.
 
-    `limit_s` is in seconds and counts from construction, on a monotonic clock (None: no limit). `workflow` is the
-    workflow process that started this process (None: started by hand).
+    Args:
+        limit_s: seconds from the construction of this object to the time limit; None for no limit.
+        workflow: the workflow process that started this process; None if this process was started by hand.
     """
 
     def __init__(self, limit_s: float | None = None, workflow: processes.Process | None = None) -> None:
@@ -112,9 +116,10 @@ class Stop:
         self.workflow = workflow
 
     def receive(self, number: int, frame: object = None) -> None:
-        """Record a received signal, so that `reason` reports it; the handler of SIGINT, SIGTERM and SIGUSR1.
+        """Record a received signal, so that `reason` reports it; a second SIGINT ends the process at once.
 
-        A second SIGINT (Ctrl-C) ends the process at once without saving; the work since the last save is then lost.
+        This method serves as the handler of SIGINT (Ctrl-C), SIGTERM and SIGUSR1: `number` is the number of the signal,
+        and `frame` is not used. A process that ends at a second SIGINT loses its work since the last save.
         """
         if number == signal.SIGINT and self.signal == signal.SIGINT:
             os._exit(EXIT_CODES[signal.SIGINT])
@@ -136,9 +141,10 @@ class Stop:
 
 @contextmanager
 def signals_to(receive: Callable[[int, object], object]) -> Iterator[None]:
-    """Make `receive` the handler of SIGINT, SIGTERM and SIGUSR1 inside the context; on leaving, restore the old ones.
+    """Make `receive` the handler of SIGINT, SIGTERM and SIGUSR1 inside the context, and restore the old handlers after.
 
-    Outside the main thread the context does nothing, because Python allows signal handlers only in the main thread.
+    Python calls `receive(signal number, stack frame)`. In a thread other than the main thread the context does nothing,
+    because Python allows signal handlers in the main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

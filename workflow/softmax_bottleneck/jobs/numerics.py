@@ -1,4 +1,4 @@
-"""The settings that decide the last bits of a result: threads, determinism, and float32 without TF32."""
+"""The settings that decide the last bits of a result: number of threads, determinism, and exact float32 (no TF32)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from softmax_bottleneck.jobs.out_of_memory import keep_freed
 
 
 class Settings(Protocol):
-    """The numerical settings of a run or a fit."""
+    """The numerical settings of a run or a fit; a `Run` or a `Unit` has them as attributes."""
 
     @property
     def threads(self) -> int:
@@ -22,16 +22,16 @@ class Settings(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """True if operations with a varying order of summation must raise an error."""
+        """True if torch must raise an error at an operation whose result may differ from call to call."""
 
 
 @contextmanager
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
-    """Set threads and determinism and disable TF32 inside the context.
+    """Set torch's number of threads and its deterministic mode inside the context, and restore both afterwards.
 
-    On leaving, only threads and determinism get their former values. On a GPU, TF32 and the benchmark mode of cuDNN
-    stay off, and CUBLAS_WORKSPACE_CONFIG stays set. On all devices, the process keeps freed memory for later
-    allocations until it ends (`keep_freed`).
+    Other changes last until the process ends. On a GPU, TF32 and the benchmark mode of cuDNN are switched off, and
+    CUBLAS_WORKSPACE_CONFIG is set for deterministic runs. On all devices, the C library keeps freed memory for later
+    allocations (`keep_freed`).
     """
     keep_freed()
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]

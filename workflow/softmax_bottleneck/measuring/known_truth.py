@@ -1,6 +1,7 @@
 """The known true distribution of a synthetic text: its perplexities and ranks, and a model's distance from it.
 
-Suffixes: T positions, N contexts, R columns of the factors of the true logits, V words.
+Suffixes: T tokens or predicted words of a text, N some of the predicted words, C contexts of the language, R columns of
+the factors of the true logits, V words.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class TextLaw:
     """The true next-word distribution P* of a synthetic corpus, in the contexts of its test text.
 
     Attributes:
-        truth: the synthetic language and the context of every token.
+        truth: an object with the synthetic language and, for each split, the context of every token.
         words: the vocabulary of the corpus, in the order of token ids.
         own: perplexities and ranks of the true distribution itself, as returned by `law_metrics`.
     """
@@ -35,30 +36,30 @@ class TextLaw:
 
     @property
     def states_T(self) -> NDArray[np.integer[Any]]:
-        """The index of the context of every predicted word, i.e. of every test token after the first."""
+        """The index of the context in which each predicted word of the test text (all tokens but the first) occurs."""
         return self.truth.states["test"][1:]
 
     def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
-        """Return KL(P* || Q) in nats [N], given a model's log Q in the contexts of N consecutive predicted words.
+        """Return KL(P* || Q) in nats [N], in the contexts of N consecutive predicted words of the test text.
 
-        `start` is the index of the first of these words among the predicted words.
+        `log_q_NV` is the model's log Q in these contexts. `start` is the number of predicted words before these N.
         """
         return self.truth.language.kl_nats(log_q_NV, self.states_T[start : start + len(log_q_NV)], self.words)
 
     def metrics(self, kl_T: NDArray[np.float64]) -> dict[str, float]:
-        """Return metrics of the true distribution and of a model.
+        """Return the metrics of a model's distance from the true distribution, and of the true distribution itself.
 
         Args:
-            kl_T: the model's KL(P* || Q) at each predicted word, in nats.
+            kl_T: the model's KL(P* || Q) in the context of each predicted word, in nats.
 
         Returns:
             The dict of `law_metrics` with these further keys:
 
             * kl_truth_nats: mean of kl_T.
-            * entropy_ppl: lowest perplexity that a model can expect in the contexts of the test text, i.e. the
-              exponential of the mean entropy of P*.
-            * excess_ppl: entropy_ppl exp(kl_truth_nats) - entropy_ppl, the perplexity that the model's KL adds.
-            * entropy_rate_ppl: lowest possible perplexity on an infinite text.
+            * entropy_ppl: exponential of the mean entropy of P* in the contexts of the test text. No model has a lower
+              expected perplexity there.
+            * excess_ppl: entropy_ppl * exp(kl_truth_nats) - entropy_ppl, the perplexity that the model's KL adds.
+            * entropy_rate_ppl: exponential of the language's entropy rate, the lowest perplexity on an infinite text.
             * rank_truth: rank of log P* over all contexts of the language.
         """
         kl = float(kl_T.mean())
@@ -74,7 +75,10 @@ class TextLaw:
 
 
 def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
-    """Return the true distribution of a synthetic corpus, or None for any other corpus."""
+    """Return the true distribution of a study's corpus; None if the corpus is not synthetic.
+
+    `dataset` is the name of the corpus, and `tokens` has its texts and vocabulary.
+    """
     folder = study.store.corpus_folder(dataset)
     if not (folder / TRUTH_FILE).exists():
         return None
@@ -83,15 +87,14 @@ def law_of(study: Study, dataset: str, tokens: Corpus) -> TextLaw | None:
 
 
 def law_metrics(truth: Truth, corpus: Corpus) -> dict[str, float]:
-    """Return perplexities of the true distribution on train and test, and the ranks of its log-probabilities on test.
+    """Return the perplexities of the true distribution on train and test, and its ranks in the contexts of test.
 
-    The perplexities are computed from log P* of the words of the text. As in published perplexities, the sum of losses
-    is divided by the text's length L, although only L - 1 words are predicted. The ranks are computed from the known
-    factors of the true logits.
+    `truth` has the language and the contexts of the texts; `corpus` has the texts. As in published perplexities, the
+    sum of losses is divided by the text's length L, although only L - 1 words are predicted.
 
     Returns:
-        A dict with the keys law_train_ppl, law_test_ppl, law_rank_press, law_rank_press_low, law_rank_press_high, and
-        one for every epsilon, such as law_rank_eff_1e-3 (see `RankReport.metrics`).
+        A dict with law_train_ppl, law_test_ppl, and the ranks of `RankReport.metrics` with the prefix `law_`:
+        law_rank_press, law_rank_press_low, law_rank_press_high, and one for every epsilon, such as law_rank_eff_1e-3.
     """
     language = truth.language
     order_V = language.order(corpus.words)

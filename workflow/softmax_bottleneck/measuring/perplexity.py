@@ -1,10 +1,10 @@
 """Perplexities, predicted words, distance from a known distribution, and the log-probability matrix of a model.
 
 Hidden states are computed once; predictions and ranks then need only the output head. A *stream* is a part of a text
-that is read in order; parallel streams are read side by side, like the rows of a batch.
+that is read in order; parallel streams are read side by side, like the rows of a batch. Texts are arrays of token ids.
 
 Suffixes: T tokens of a text in order (in `body_segments`: time steps of one segment), N contexts of one chunk, L time
-steps and B streams of a text cut into parallel streams, D context width, V vocabulary.
+steps and B streams of a text cut into parallel streams, D width of a hidden state, V vocabulary.
 """
 
 from __future__ import annotations
@@ -46,12 +46,17 @@ class Contexts:
 def body_segments(
     model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield hidden states [T, B, D] and next tokens [T, B] of a text cut into B = `streams` parallel streams.
+    """Yield pairs (hidden states [T, B, D], next tokens [T, B]) of a text, one pair for each segment of T time steps.
 
-    Each pair covers one segment of T time steps. The model is set to evaluation mode. A recurrent body starts with the
-    state zero and carries its state from segment to segment; `bptt` is then ignored. A transformer reads segments of
-    `bptt` time steps independently, as in training. Up to B - 1 tokens at the end of the text are dropped, so that all
-    streams have the same length.
+    The text is cut into B = `streams` parallel streams of equal length; up to B - 1 tokens at its end are dropped. A
+    recurrent body starts with the state zero and carries its state from segment to segment. A transformer reads each
+    segment on its own, as in training. The model is set to evaluation mode.
+
+    Args:
+        model: the model.
+        ids_T: the text.
+        streams: number of parallel streams.
+        bptt: number of time steps per segment for a transformer. A recurrent body has segments of SEGMENT time steps.
     """
     model.eval()
     segment = SEGMENT if model.body.carries_state else bptt
@@ -67,8 +72,8 @@ def body_segments(
 def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:
     """Return the T - 1 hidden states of a text of T tokens, read as one stream, and the token after each of them.
 
-    The published test perplexities are measured in this way. The model is set to evaluation mode. `bptt` is the number
-    of time steps per segment of a transformer; a recurrent body ignores it.
+    The published test perplexities are measured on one stream, too. The model is set to evaluation mode. `bptt` is the
+    number of time steps per segment of a transformer; for a recurrent body it is not used.
     """
     segments = list(body_segments(model, ids_T, 1, bptt))
     hidden_TD, targets_T = (torch.cat(part).flatten(0, 1) for part in zip(*segments, strict=True))
@@ -76,37 +81,39 @@ def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> 
 
 
 def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
-    """Set the model to evaluation mode and yield the log-probability matrix [T, V] in float32, in chunks [N, V]."""
+    """Set the model to evaluation mode, and yield the log-probabilities [T, V] of T hidden states in chunks [N, V]."""
     model.eval()
     return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
 
 
 @torch.no_grad()
 def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
-    """Yield the log-probabilities [N, V] of hidden states [T, D] in chunks of N rows.
+    """Yield the log-probabilities of hidden states [T, D] in float32, in chunks [N, V].
 
-    The head must be in evaluation mode. A chunk has at most as many bytes as `chunk_bytes` gives for the device type
-    ("cpu" or "cuda"), but at least 64 rows.
+    The head must be in evaluation mode. `chunk_bytes` is {device type ("cpu" or "cuda"): largest size of a chunk in
+    bytes}. A chunk of 64 rows may be larger; no chunk but the last has fewer rows.
     """
     for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
         yield head.log_probs(chunk_ND)
 
 
 def _rows_at_once(head: Head, chunk_bytes: Mapping[str, int]) -> int:
-    """Return the number of rows of a chunk: the largest multiple of ROWS that fits into `chunk_bytes`, or else ROWS."""
+    """Return the number of rows of a chunk: the largest multiple of 64 that fits into `chunk_bytes`, at least 64."""
     fitting = chunk_bytes.get(head.decoder.weight.device.type, chunk_bytes["cpu"]) // (4 * head.vocabulary_size)
     return max(ROWS, fitting // ROWS * ROWS)
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """The predictions of a model at every context of a text, from one pass over its log-probabilities.
+    """The predictions of a model in the T contexts of a text.
 
     Attributes:
-        log_p_T: log-probability of the true word, nats, float64.
-        true_rank_T: rank of the true word by probability, from 1; among equally probable words the smaller id is first.
-        top: {index of a requested context: its five most probable words, with ids and log-probabilities}.
-        kl_T: KL(P* || Q) in nats if the true distribution P* is known, else None.
+        log_p_T: log-probability of the true word in each context, in nats.
+        true_rank_T: rank of the true word by probability: 1 for the most probable word. Of two equally probable words,
+            the one with the smaller token id ranks first.
+        top: {index of a context: its five most probable words}, for the contexts that `predict` was asked for.
+        kl_T: KL(P* || Q) of each context in nats, for a known true distribution P* and the model's Q; None if P* is
+            unknown.
     """
 
     log_p_T: NDArray[np.float64]
@@ -122,14 +129,14 @@ KlNats = Callable[[NDArray[np.float32], int], NDArray[np.float64]]
 def predict(
     model: LanguageModel, contexts: Contexts, rows: Collection[int] = (), kl: KlNats | None = None
 ) -> Predictions:
-    """Return the predictions of a model at the given contexts, from one pass over its log-probabilities.
+    """Return the predictions of a model in all contexts of a text, from one pass over its log-probabilities.
 
     Args:
-        model: model, which is set to evaluation mode.
+        model: the model, which is set to evaluation mode.
         contexts: hidden states and next tokens of the text.
         rows: indices of the contexts whose most probable words are returned; by default none.
-        kl: function that returns KL(P* || Q) [N] in nats at N consecutive contexts. Its arguments are log Q [N, V] and
-            the index of the first of these contexts. None if the true distribution P* is unknown.
+        kl: function `kl(log_q_NV, start)` that returns KL(P* || Q) [N] in nats for the N contexts from index `start`
+            on. None if the true distribution P* is unknown.
 
     Raises:
         DataError: the probabilities of a context do not sum to one.
@@ -159,7 +166,7 @@ def predict(
 
 
 def _rank_of(log_p_NV: Tensor, targets_N1: Tensor) -> Tensor:
-    """Return the rank [N] of each true word by probability, as in `Predictions`."""
+    """Return the ranks [N] of the true words, whose ids are `targets_N1`, as defined in `Predictions.true_rank_T`."""
     log_p_N1 = log_p_NV.gather(1, targets_N1)
     ids_V = torch.arange(log_p_NV.shape[1], device=log_p_NV.device)
     before_NV = (log_p_NV > log_p_N1).logical_or_((log_p_NV == log_p_N1).logical_and_(ids_V < targets_N1))
@@ -181,11 +188,11 @@ def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
 
 @torch.no_grad()
 def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
-    """Return the losses in nats (float64) of all tokens except the first of each stream.
+    """Return the losses in nats of all tokens of a text except the first token of each of its parallel streams.
 
-    The array is flat: the losses of the second tokens of all streams, then those of the third tokens, and so on. `bptt`
-    is the number of time steps per segment of a transformer; a recurrent body ignores it. The head's fused loss is
-    used, so that the log-probabilities of the whole text are never in memory at once.
+    The array has one axis: first the losses of the second tokens of all streams, then those of the third tokens, and so
+    on. The head's fused loss is used, so that the log-probabilities of the whole text are never in memory at once.
+    `streams` is the number of parallel streams, and `bptt` the number of time steps per segment of a transformer.
     """
     segments = body_segments(model, ids_T, streams, bptt)
     found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
@@ -197,9 +204,9 @@ class Perplexities:
     """The perplexity of one text by two definitions, which divide the sum of losses by different numbers.
 
     Attributes:
-        published: perplexity as the AWD-LSTM code computes it. The divisor is the number of tokens of the text,
+        published: the perplexity that the AWD-LSTM code reports: the sum is divided by the number of all tokens,
             although the first token of each stream is not predicted.
-        sound: correct perplexity. The divisor is the number of predicted tokens.
+        sound: the correct perplexity: the sum is divided by the number of predicted tokens.
     """
 
     published: float
@@ -224,15 +231,17 @@ def perplexity_metrics(
     Args:
         model: the model, which is set to evaluation mode.
         corpus: the texts.
-        log_p_T: log-probabilities of the words of the test text, read as one stream. They are ignored if
-            `schedule.test_batch_size` is not 1. In this case the test text is read again, in `test_batch_size`
-            parallel streams.
+        log_p_T: log-probabilities of the words of the test text, read as one stream. They are used only if
+            `schedule.test_batch_size` is 1. Otherwise the test text is read again, in `test_batch_size` streams.
         schedule: settings of the training; train and valid are read in `schedule.eval_batch_size` parallel streams.
 
     Returns:
-        A dict with the keys test_ppl, test_ppl_sound, valid_ppl, valid_ppl_sound, train_ppl_sound and unigram_ppl.
-        Keys with `_sound` have the value `Perplexities.sound`. test_ppl and valid_ppl are `Perplexities.sound` if
-        `schedule.loss_divisor` is "targets", and `Perplexities.published` if it is "length".
+        A dict with these keys:
+
+        * test_ppl, valid_ppl: `Perplexities.published` if `schedule.loss_divisor` is "length", and `Perplexities.sound`
+          if it is "targets".
+        * test_ppl_sound, valid_ppl_sound, train_ppl_sound: `Perplexities.sound`.
+        * unigram_ppl: perplexity of test for a model that predicts every word by its frequency.
     """
 
     def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:

@@ -1,4 +1,7 @@
-"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, along training and at its end."""
+"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, at and before the end of training.
+
+Suffixes: T contexts of the test text, N contexts of one chunk or of the whole text, D context width, V vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +40,17 @@ from softmax_bottleneck.training.model import LanguageModel
 def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     """Compute the ranks of the test text's log-probability matrix, and write spectrum.npz into the run's folder.
 
-    spectrum.npz holds the singular values. If a dataset declares `rank_contexts`, the ranks use only that many contexts
-    from the start of the text. Further metrics, whose names end in `_all`, then use all contexts.
+    spectrum.npz holds the singular values. If the run's dataset declares `rank_contexts`, the ranks use only that many
+    contexts from the start of the text; further metrics, whose names end in `_all`, use all contexts.
 
     Args:
         study: the study.
-        run: the run.
-        done: content of the run's done.json.
+        run: a trained run.
+        done: content of the run's done.json; its key `best_epoch` is read.
 
     Returns:
-        The results of the step. The attribute `files` has the content of rank.json. For a run with snapshots it also
-        has the content of epochs_rank.json, the ranks along training. The caller writes both files.
+        The results of the step, whose attribute `files` is {"rank.json": ranks and their tolerances}. For a run with
+        snapshots, `files` also has "epochs_rank.json", the ranks at the snapshots. The caller writes these files.
 
     Raises:
         DataError: an input file is missing or damaged, or a log-probability is not finite.
@@ -73,18 +76,18 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Return {"metrics": ranks} and the other keys of `RankReport.to_json`, such as tolerance, sizes and method."""
+    """Return the dict of `RankReport.to_json`, with the ranks moved into a dict under the key "metrics"."""
     report = rank_report(found)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
 
 
 def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | None) -> list[dict[str, Any]]:
-    """Return one row of ranks and saturation measures for the untrained model, each snapshot and the best epoch.
+    """Return one row for the untrained model, one for each snapshot of training, and one for the best epoch.
 
-    A row has the keys `epoch`, `phase` and `valid_ppl` of the epoch log, and `best`, which is True for the best epoch.
-    The untrained model has epoch 0, phase "untrained" and valid_ppl None. The other keys are those of
-    `RankReport.metrics` and `saturation`. The measures use the first `limit` contexts of the test text (None: all).
+    A row has the keys `epoch`, `phase`, `valid_ppl` and `best` (True for the best epoch), then the keys of
+    `RankReport.metrics` and `saturation`. The untrained model has epoch 0, phase "untrained" and valid_ppl None. Ranks
+    and saturation are computed on the first `limit` contexts of the test text (None: all).
     """
     rows, test_T = [], corpus.load_for(study, run).test
     device = choose_device(run.device)
@@ -101,16 +104,16 @@ def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | 
 def spectra(
     model: LanguageModel, hidden_TD: NDArray[np.float32], first_rows: int | None = None
 ) -> tuple[Spectrum | None, Spectrum]:
-    """Return the spectra of two log-probability matrices: over the first contexts, then over all contexts.
+    """Return the spectra (first, all) of the log-probability matrix: of its first rows, and of all its rows.
 
     The model is set to evaluation mode. For a log-linear head the singular values are computed from the factors of the
     matrix, for other heads from its Gram matrix.
 
     Args:
         model: the model.
-        hidden_TD: hidden states of all contexts.
-        first_rows: number of contexts of the first spectrum. The first spectrum is None if this number is None, or if
-            there are no further contexts.
+        hidden_TD: hidden states of all T contexts.
+        first_rows: number of rows (contexts) of the first spectrum. If it is None or not less than T, the first
+            spectrum is None.
     """
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
@@ -129,9 +132,10 @@ def spectra(
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """Return a function that creates an empty n x n Gram matrix on a device; its argument is n.
+    """Return a function from a number n to an n x n Gram matrix to which no rows have been added yet.
 
-    On a GPU, the Gram matrix is a `DeviceGram`, which checks the eigenvalues that the GPU computes.
+    The matrix is a `Gram` on a CPU. On a GPU it is a `DeviceGram`, which checks the eigenvalues that the GPU computes
+    and computes them again with `eigenvalues_without_gpu` if the check fails.
     """
     if device.type == "cpu":
         return Gram
@@ -139,10 +143,10 @@ def gram_maker(device: torch.device) -> Callable[[int], Gram]:
 
 
 def eigenvalues_without_gpu(matrix: Float64) -> Float64:
-    """Return the ascending eigenvalues of a Gram matrix, computed on the CPU; the matrix is overwritten.
+    """Return the ascending eigenvalues of a Gram matrix, computed by LAPACK on all CPU cores; overwrite the matrix.
 
-    During the computation this process gives up its lease of the GPU, so that other jobs can use the GPU. Then the
-    function waits until it has the lease again. LAPACK uses all CPU cores that this process may run on.
+    During the computation this process gives up its lease of the GPU, so that other jobs can use the GPU. Afterwards
+    the function waits until the process has the lease again.
     """
     torch.cuda.empty_cache()
     with lent_gpu(), lapack_threads(len(os.sched_getaffinity(0))):

@@ -2,11 +2,10 @@
 
 The protocol is that of Parthiban et al. 2021 (Figure 4, SM Tables 3 and 13), with its quirks. Benchmark words are
 lower-cased, but the vocabulary is not. Word vectors are scaled to unit length, and 1e-6 is added to every component
-before the cosine is computed. A pair is dropped if the vocabulary lacks one of its words. If an ordered pair occurs
-twice, its last score counts. A model's result is Spearman's rho (ties get their average rank). The number of pairs
-found is reported with it.
+before the cosine is computed. A pair is dropped if the vocabulary lacks one of its words. If a file has the same pair
+twice in the same order, the last score counts. The correlation is Spearman's rho (ties get their average rank).
 
-Suffixes: V vocabulary, D word-vector width, N ordered pairs found.
+Suffixes: V vocabulary, D word-vector width, N pairs found (words in the vocabulary, repetitions removed).
 """
 
 from __future__ import annotations
@@ -88,31 +87,31 @@ def evaluate(
     seed: int = 0,
     n_resamples: int = RESAMPLES,
 ) -> dict[str, Any]:
-    """Return Spearman's rho of the cosines of word vectors and the scores of a benchmark, with interval and coverage.
+    """Return Spearman's rho between the cosines of word vectors and the scores of a benchmark.
 
     Args:
         embedding_VD: word vectors, one row per word of the vocabulary.
         words: the vocabulary, with upper and lower case.
         benchmark: word pairs and scores.
-        seed: seed of the bootstrap; every benchmark has its own random stream, independent of the others.
+        seed: seed of the bootstrap, which draws different random numbers for every benchmark.
         n_resamples: number of bootstrap resamples.
 
     Returns:
         The dict that wordsim.json stores for this benchmark, with these keys:
 
         * benchmark: name of the benchmark.
-        * n_pairs: number of pairs in the file, in which a pair may occur twice.
-        * n_found: number of pairs in the file whose words are both in the vocabulary. SM Table 13 prints
-          n_pairs - n_found.
+        * n_pairs: number of pairs in the file, repetitions included.
+        * n_found: number of these pairs whose words are both in the vocabulary. SM Table 13 prints n_pairs - n_found.
         * coverage: n_found / n_pairs.
-        * n_scored: number of pairs from which rho is computed, without repetitions and skipped pairs.
-        * n_skipped: number of found pairs, without repetitions, of which a word vector is zero, nan or infinite.
-        * rho, low, high: the coefficient and the bounds of its interval; each may be None (see `Correlation`).
+        * n_skipped: number of found pairs, each counted once, with a word vector that is zero, nan or infinite.
+        * n_scored: number of all other found pairs, each counted once. Rho is computed from them.
+        * rho, low, high: the coefficient, and the bounds of its bootstrap interval; each may be None (see
+          `Correlation`).
         * level, n_resamples: confidence level of the interval, and number of bootstrap resamples.
         * reason: text that says why rho is None, and how many pairs were found; empty if rho is a number.
 
     Raises:
-        DataError: the number of rows is not the number of words.
+        DataError: the number of word vectors is not the number of words.
     """
     if embedding_VD.ndim != 2 or len(embedding_VD) != len(words):
         raise DataError(
@@ -145,9 +144,10 @@ def evaluate(
 
 
 def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the cosine [N] of the two word vectors of each pair, in float64 and with the published shift of 1e-6.
+    """Return the cosine [N] of the two word vectors of each pair, with the published shift of 1e-6.
 
-    rows_N2 holds the row indices of the pairs. The cosine is nan if one of the vectors is zero, nan or infinite.
+    `rows_N2` holds, for each pair, the rows of its two words in `embedding_VD`. The cosine is nan if one of the vectors
+    is zero, nan or infinite.
     """
     used, place_N2 = np.unique(rows_N2, return_inverse=True)
     vectors = embedding_VD[used].astype(np.float64)
@@ -165,11 +165,12 @@ def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
-    """Compare a run's word vectors with the benchmarks of its dataset, and return the content of wordsim.json.
+    """Compare a run's word vectors with the benchmarks of its dataset, and return the results of the step.
 
-    The content is {"benchmarks": {label: result of `evaluate`}}. The last argument is not used. The word vectors are
-    the rows of the body's input embedding. If the embedding is tied, these are the decoder's weights. The benchmark of
-    a synthetic language has exact similarities instead of human scores.
+    The content of the step's file wordsim.json is {"benchmarks": {label: result of `evaluate`}}; the caller writes this
+    file. The word vectors are the rows of the body's input embedding, which may be tied to the decoder. The benchmark
+    of a synthetic language has the exact similarities of its words instead of human scores. The third argument, which
+    all measuring steps get, is not used.
 
     Raises:
         DataError: the weights are missing or damaged, or a benchmark file is missing or malformed.
@@ -187,7 +188,8 @@ def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
 def benchmark_files(study: Study, run: Run) -> dict[str, Path]:
     """Return {label: file} of the word-similarity benchmarks of a run's dataset; empty if the dataset declares none.
 
-    The label is the name of the benchmark in tables: the `label` of its file in the YAML file, else the file's name.
+    The label is the name of the benchmark in tables. The YAML file of the benchmarks gives a label for each of their
+    files; a file without one is labelled with its own name. The label of a synthetic language is `known truth`.
     """
     named = study.datasets[run.dataset].wordsim
     if named is None:

@@ -1,7 +1,9 @@
 """Measures of saturation: the extent to which an output layer uses its width.
 
 The measures come from Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language models underperform?
-Studying language model saturation via the softmax bottleneck". Suffixes: N vectors, D width.
+Studying language model saturation via the softmax bottleneck". `sigma` is the list of all singular values of a matrix.
+
+Suffixes: N vectors, D width.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from softmax_bottleneck.store.errors import DataError
 def singular_value_entropy(sigma: ArrayLike) -> float:
     """Return the entropy, in nats, of the singular values divided by their sum.
 
-    The entropy is 0 at rank 1, and ln(count) if all singular values are equal, where count is their number. Singular
-    values of zero belong to the count but add nothing to the entropy. The paper uses ln(count) minus this entropy
-    instead, and reports that this divergence jumps when a model saturates (see `singular_value_divergence`).
+    The entropy lies between 0, for rank 1, and ln(n), if all n singular values are equal. A singular value of zero
+    adds nothing to the sum. The paper reports ln(n) minus the entropy instead (`singular_value_divergence`).
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.
@@ -37,9 +38,10 @@ def singular_value_entropy(sigma: ArrayLike) -> float:
 
 
 def singular_value_divergence(sigma: ArrayLike) -> float:
-    """Return the KL divergence, in nats, of the normalised singular values from the uniform distribution.
+    """Return KL(p || uniform), in nats, where p is the singular values divided by their sum.
 
-    The divergence is 0 if all directions are used equally, and ln(count) at rank 1.
+    The divergence is 0 if all n singular values are equal, and ln(n) at rank 1. The paper reports that the divergence
+    jumps when a model saturates.
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.
@@ -48,10 +50,10 @@ def singular_value_divergence(sigma: ArrayLike) -> float:
 
 
 def anisotropy(vectors_ND: Floats) -> float:
-    """Return the mean cosine over all pairs of different vectors (Ethayarajh 2019, section 3).
+    """Return the mean cosine over all pairs of two of the N vectors (Ethayarajh 2019, section 3).
 
-    The mean is about 0 for isotropic vectors and 1 if all vectors have the same direction. It is computed in one pass
-    as (|s|^2 - N) / (N (N - 1)), where s is the sum of the N vectors after scaling each to unit length.
+    The mean is about 0 for isotropic vectors and 1 if all vectors have the same direction. With s as the sum of the
+    vectors scaled to unit length, the mean is (|s|^2 - N) / (N (N - 1)), which needs one pass over the vectors.
 
     Raises:
         DataError: there are fewer than two vectors, or a vector is zero or not finite.

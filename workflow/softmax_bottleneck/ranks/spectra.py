@@ -7,18 +7,22 @@ module has two methods that never hold the whole matrix in memory, without appro
 * `gram_singular_values` streams rows into the float64 Gram matrix G = M^T M, whose eigenvalues are the squares of the
   singular values of M.
 * `factored_singular_values` is for log-linear heads, where ln P = [H | 1 | -log Z] [W | b | 1]^T. H holds the context
-  vectors, W the word vectors, b the biases and log Z the log-partition of each context. The thin QR decompositions of
-  both factors and the SVD of a small matrix with D + 2 rows and columns give all singular values.
+  vectors, W the word vectors, b the biases and log Z the log of each context's sum of exponentials. The thin QR
+  decompositions of both factors and the SVD of a small matrix with D + 2 rows and columns give all singular values.
 
-Precision of a Gram matrix. The papers count singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps32. Here eps32 and
-eps64 are the machine epsilons of float32 and float64. Let e be the norm of the error of the computed G. Its eigenvalues
-are off by at most e (Weyl's inequality). Singular values below sqrt(e), the *noise floor*, are therefore noise. The
-products of float32 numbers are exact in float64, so e comes only from the summation and from the eigenvalue solver. It
-is some hundred times eps64 sigma_max^2. The square of the tolerance is tol^2 = 16 (m+n+1) eps64 sigma_max^2, because
-eps32^2 = 64 eps64. For a test set this is thousands of times e, so a Gram matrix gives the same ranks as an SVD. A Gram
-matrix in float32 would fail, because its noise floor lies above tol. A tolerance with eps64 would fail too, because it
-lies below the noise floor of any Gram matrix. For small matrices tol is close to the noise floor, so this module
-computes their SVD instead. `RankReport.floor_clear` states whether tol was well above the noise floor.
+Why a float64 Gram matrix is precise enough. The papers count the singular values above the tolerance
+tol = 0.5 sqrt(m+n+1) sigma_max eps32, where eps32 and eps64 are the machine epsilons of float32 and float64.
+
+* The eigenvalues are off by at most e, the norm of the rounding error of G and of the eigenvalue solver (Weyl's
+  inequality). Singular values below sqrt(e), the *noise floor*, are therefore noise.
+* The error e is some hundred times eps64 sigma_max^2, because products of float32 numbers are exact in float64.
+* The squared tolerance, tol^2 = 16 (m+n+1) eps64 sigma_max^2, is thousands of times e for a test set (eps32^2 is
+  64 eps64). A Gram matrix therefore gives the same ranks as an SVD.
+* For small matrices tol is close to the noise floor, so this module computes an SVD of them.
+* The noise floor of a float32 Gram matrix lies above tol. A tolerance with eps64 lies below the noise floor of every
+  Gram matrix.
+
+`RankReport.floor_clear` states whether tol was well above the noise floor.
 
 Suffixes: m or N rows (contexts), n or V columns (words), D context width, R rows of a block. Singular values are
 float64, in descending order.
@@ -47,10 +51,10 @@ DIRECT_ENTRIES = 1 << 20  # up to this many entries, the SVD of a matrix is comp
 
 
 def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
-    """Return the singular values of a matrix in memory, float32 or float64, by the method that suits its shape.
+    """Return the singular values of a matrix in memory, by the methods of `gram_singular_values`.
 
     Args:
-        matrix_mn: the matrix.
+        matrix_mn: the matrix, float32 or float64.
         centring: "none" leaves the matrix as it is. "rows" subtracts from every row its mean, which removes log Z and
             any other constant of a context. "both" then also subtracts from every column its mean, which removes the
             part of the log-probabilities that all contexts share, such as word frequencies.
@@ -73,12 +77,12 @@ def centred_singular_values(
     """Return the singular values of a centred matrix whose rows arrive in chunks.
 
     Args:
-        chunks: function that returns a new iterator over the chunks of rows, each [any, n_columns]. It is called twice
-            for the centring "both", else once.
+        chunks: function that returns a new iterator over the chunks of rows, each [any, n_columns]. The function is
+            called twice for the centring "both", which reads all rows twice, and otherwise once.
         n_columns: width of every chunk.
         centring: "none", "rows" or "both" (see `singular_values`).
         progress: called once per chunk with the number of rows read so far; with "both", only in the second reading.
-        make_gram: function from a number of columns to an empty `Gram` or `DeviceGram`.
+        make_gram: function from a number of columns to a `Gram` or `DeviceGram` without rows.
 
     Raises:
         DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
@@ -110,20 +114,23 @@ def gram_singular_values(
 ) -> Spectrum:
     """Return the singular values of a matrix whose rows arrive in chunks [any, n_columns], float32 or float64.
 
-    The method depends on the size m x n: an SVD for few entries, the m x m Gram matrix of the rows if m <= n/2, and
-    else the n x n Gram matrix of the columns. The number of rows is unknown at first, so about n/2 rows are held in
-    memory (2 n^2 bytes in float32) before the method is chosen. The other memory is one chunk, and 8 n^2 bytes for the
-    Gram matrix, which the eigenvalue solver overwrites. Computation: m n^2 flops, then 4/3 n^3.
+    The method depends on the size m x n of the matrix:
+
+    * an SVD, if the matrix has at most DIRECT_ENTRIES (2^20) entries;
+    * otherwise, if m <= n/2, the eigenvalues of the m x m Gram matrix of the rows;
+    * otherwise, the eigenvalues of the n x n Gram matrix of the columns.
+
+    The number of rows is unknown at first, so about n/2 rows (2 n^2 bytes in float32) are held in memory until the
+    method is chosen. A Gram matrix of the columns needs 8 n^2 bytes, m n^2 flops and, for its eigenvalues, 4/3 n^3.
 
     Args:
         chunks: consecutive rows; the caller may reuse one buffer for all chunks.
-        n_columns: width of every chunk.
-        progress: called with the number of rows read so far, once per chunk.
-        make_gram: function from a number of columns to an empty `Gram` or `DeviceGram`.
+        n_columns: n, the width of every chunk.
+        progress: called once per chunk with the number of rows read so far.
+        make_gram: function from a number of columns to a `Gram` or `DeviceGram` without rows.
 
     Raises:
-        DataError: a number is nan or infinite, there are no rows, or a chunk does not have n_columns columns or is not
-            of the same type as the first.
+        DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
         UserError: the Gram matrix does not fit into memory.
     """
     return nested_singular_values(chunks, n_columns, None, progress=progress, make_gram=make_gram)[1]
@@ -139,17 +146,17 @@ def nested_singular_values(
 ) -> tuple[Spectrum | None, Spectrum]:
     """Return the singular values of the first rows of a matrix and of the whole matrix, in one pass over its rows.
 
-    Method and memory are described in `gram_singular_values`. The first spectrum takes another 4/3 n^3 flops.
+    `gram_singular_values` describes the methods and their memory.
 
     Args:
         chunks: consecutive rows [any, n_columns], float32 or float64; the caller may reuse one buffer for all chunks.
         n_columns: width of every chunk.
-        first_rows: number of rows of the first spectrum.
-        progress: called with the number of rows read so far, once per chunk.
-        make_gram: function from a number of columns to an empty `Gram` or `DeviceGram`.
+        first_rows: number of rows of the first spectrum, counted from the start of the matrix.
+        progress: called once per chunk with the number of rows read so far.
+        make_gram: function from a number of columns to a `Gram` or `DeviceGram` without rows.
 
     Returns:
-        (first, whole). The first spectrum is None if `first_rows` is None, or if there are no rows after them.
+        (first, whole). The first spectrum is None if `first_rows` is None, or not less than the number of all rows.
 
     Raises:
         DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
@@ -176,7 +183,7 @@ def nested_singular_values(
 
 
 def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Floats]:
-    """Yield all chunks; split the chunk that contains row `first_rows`, so that one chunk ends there."""
+    """Yield all chunks, one of them split so that the first `first_rows` rows fill whole chunks (None: no split)."""
     count = 0
     for chunk in chunks:
         inside = 0 if first_rows is None else first_rows - count
@@ -189,14 +196,14 @@ def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Flo
 
 
 def _is_tall(n_rows: int, n_columns: int) -> bool:
-    """Return True if the Gram matrix of the columns is used: more than n/2 rows, and too many entries for an SVD."""
+    """Return True if a matrix has more than n/2 rows for its n columns, and too many entries for an SVD."""
     return n_rows > n_columns // 2 and n_rows * n_columns > DIRECT_ENTRIES
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Return copies of the first chunks, up to the chunk with which the matrix becomes tall (see `_is_tall`).
+    """Return copies of the first chunks; stop after the chunk that makes the rows so far a tall matrix (`_is_tall`).
 
-    If the matrix never becomes tall, all chunks are returned. The remaining chunks can be read from `rows` afterwards.
+    The remaining chunks can be read from `rows` afterwards. If no chunk makes the matrix tall, all chunks are returned.
     """
     held: deque[Floats] = deque()
     count = 0
@@ -245,7 +252,7 @@ class _Rows:
 
 
 def _drain(held: deque[Floats]) -> Iterator[Floats]:
-    """Yield the chunks and remove each of them, so that its memory is free as soon as it has been used."""
+    """Yield the chunks in order, and remove each from `held`, so that its memory is free once it has been used."""
     while held:
         yield held.popleft()
 
@@ -253,7 +260,7 @@ def _drain(held: deque[Floats]) -> Iterator[Floats]:
 def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spectrum:
     """Return the spectrum of a matrix in memory, by SVD if it has few entries, else by the Gram matrix of its rows.
 
-    `dtype` is the number type that the spectrum records.
+    `dtype` is the number type that the spectrum of a Gram matrix records as that of the matrix.
     """
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:
@@ -267,8 +274,8 @@ def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spe
 def dense_singular_values(matrix_mn: Floats) -> Spectrum:
     """Return the singular values of a matrix in memory by LAPACK's float64 SVD.
 
-    This method suits small matrices, and tolerances below the noise floor of a Gram matrix. Memory: 16 m n bytes. If
-    divide and conquer (gesdd) does not converge, QR iteration (gesvd) is used, and `method` is "svd-gesvd".
+    This method suits small matrices, and tolerances below the noise floor of a Gram matrix. It needs 16 m n bytes of
+    memory. The spectrum's `method` is "svd", or "svd-gesvd" if LAPACK's gesdd does not converge and gesvd is used.
 
     Raises:
         DataError: a number is nan or infinite, or the matrix is empty.
@@ -292,19 +299,19 @@ def factored_singular_values(
 ) -> Spectrum:
     """Return the exact singular values of ln P = H W^T + b - log Z from its factors [H | 1 | -log Z] and [W | b | 1].
 
-    The rank is at most D + 2: the width gives D (the softmax bottleneck, Yang et al. 2018, section 2), the bias adds
-    one, and log Z adds one. The bound is D + 1 with rows centred, and D with rows and columns centred (see
-    `singular_values`). All other singular values are exactly zero; the spectrum has only their number, `n_zero`.
+    The rank is at most D + 2: the D columns of W (the softmax bottleneck, Yang et al. 2018, section 2), the bias and
+    log Z. The bound is D + 1 for the centring "rows" and D for "both". All further singular values are exactly zero;
+    the spectrum has only their number, `n_zero`.
 
-    Method: QR decomposition of each factor by blocks of rows, then the SVD of R_left R_right^T. The N x V matrix is
-    never built. Memory besides the factors: some blocks of 16 MiB, or of 8 (D + 2)^2 bytes if that is more.
+    Method: a QR decomposition of each factor, then the SVD of the small matrix R_left R_right^T of the two factors R.
+    The N x V matrix is never built. Beside the factors, some blocks of 16 MiB or more are in memory.
 
     Args:
-        contexts_ND: context vectors H that are multiplied by the word matrix (for MoC, after mixing).
+        contexts_ND: context vectors H, which are multiplied by W^T. For MoC, these are the mixed vectors.
         weight_VD: word matrix W.
         bias_V: bias b of the words.
-        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. Centring removes log Z, so zeros
-            may be given for the centrings "rows" and "both".
+        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. For the centrings "rows" and
+            "both" zeros may be given, because they remove log Z in any case.
         centring: "none", "rows" or "both", as in `singular_values`.
 
     Raises:
@@ -352,11 +359,11 @@ def _require_shapes(contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, log_
 
 
 def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -> Float64:
-    """Return the factor R of the thin QR decomposition of a matrix that is read in blocks of rows.
+    """Return the factor R, [min(n_rows, n_columns), n_columns], of the thin QR decomposition of a matrix.
 
-    `rows_of` returns the rows of a slice in float64. R has shape [min(n_rows, n_columns), n_columns]. The decomposition
-    of the previous R stacked on the next block gives the R of all rows so far (Golub and Van Loan, "Matrix
-    Computations", 5.2). This is as accurate as a single decomposition.
+    The matrix is read in blocks of rows: `rows_of(slice)` returns the rows of a slice in float64. After each block, the
+    R of all rows so far is computed from a small matrix: the previous R with the block below it (Golub and Van Loan,
+    "Matrix Computations", 5.2). The result is as accurate as that of a single decomposition.
     """
     step = max(n_columns, BLOCK_BYTES // (8 * n_columns))
     upper = np.empty((0, n_columns))
@@ -369,9 +376,10 @@ def triangle(rows_of: Callable[[slice], Float64], n_rows: int, n_columns: int) -
 def log_normalisers(
     contexts_ND: Floats, weight_VD: Floats, bias_V: Floats, *, block_bytes: int = BLOCK_BYTES
 ) -> Float64:
-    """Return log Z_n = log sum_v exp(h_n . w_v + b_v) in float64 [N] for contexts h_n, word vectors w_v and biases b_v.
+    """Return log Z [N], where log Z_n = log sum_v exp(h_n . w_v + b_v) for contexts h_n and words v.
 
-    The logits are computed in blocks of words and contexts of about `block_bytes` bytes.
+    The vectors h_n are the rows of `contexts_ND`, w_v those of `weight_VD`, and b_v the entries of `bias_V`. The logits
+    are computed in blocks of words and contexts of about `block_bytes` bytes.
     """
     words = max(1, min(len(weight_VD), block_bytes // (8 * weight_VD.shape[1])))
     rows = max(1, block_bytes // (8 * words))

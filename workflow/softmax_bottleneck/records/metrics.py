@@ -1,7 +1,7 @@
 """The catalogue of metrics, report/metrics.yaml: the label and definition of each metric, and the step that writes it.
 
-The name of a metric may end in a parameter: the epsilon of `rank_eff_1e-3`, or the model of `test_ppl_gain_vs_softmax`.
-`find` returns the metric of such a name.
+The name of a metric in the records may end in a parameter: the epsilon 1e-3 in `rank_eff_1e-3`, or the model softmax in
+`test_ppl_gain_vs_softmax`. `find` returns the definition that belongs to a name with its parameter.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,15 @@ class Metric:
     """The definition of a metric.
 
     Attributes:
-        name: name in the records, in report/published and in the columns of experiments; `*` stands for a parameter.
-        label: heading of a column; `{}` stands for the parameter.
+        name: name in the records, in report/published and in the columns of experiments. In the catalogue, `*` at its
+            end stands for a parameter.
+        label: heading of a column of a table. In the catalogue, `{}` stands for the parameter.
         unit: unit of the values; empty for a plain number.
         digits: number of decimals that are printed.
         smaller_is_better: True or False; None if neither smaller nor larger values are better.
         definition: how the metric is computed, with its source.
         step: step that computes the metric, such as `measure`.
-        file: file to which the step writes the metric, in the folder of the run or of the study.
+        file: name of the file to which the step writes the metric, in the folder of the run or of the study.
     """
 
     name: str
@@ -76,7 +77,7 @@ class Metric:
 
 @cache
 def catalogue() -> Mapping[str, Metric]:
-    """Return all metrics of report/metrics.yaml by name."""
+    """Return {name: metric} of all metrics of report/metrics.yaml; a name may end in `*` (see `Metric`)."""
     steps = yaml.safe_load((ROOT / "report" / "metrics.yaml").read_text(encoding="utf-8"))
     return {
         name: Metric(
@@ -103,15 +104,15 @@ _DERIVED = (
 
 @cache
 def find(name: str, stage: str = "") -> Metric:
-    """Return the metric with this name, with the parameter in its label.
+    """Return the metric with this name; `*` and `{}` in its name and label are replaced by the parameter.
 
     The names `<metric>_gain_vs_<model>` and `<metric>_reduction_pct` compare the means of two models. They are not in
-    the catalogue, and their definitions are derived from that of `<metric>`.
+    the catalogue; their definitions are made from that of `<metric>`.
 
     Args:
-        name: name of the metric, with its parameter.
-        stage: stage of the measured number. For `dynamic`, the metric has the step and file of dynamic evaluation
-            instead of `measure`. Every other stage leaves the step and file of the catalogue.
+        name: name of the metric with its parameter, such as `rank_eff_1e-3`.
+        stage: stage of the number. After dynamic evaluation (`dynamic`), a metric of the step `measure` is returned
+            with the step `dynamic` and the file dynamic.json. No other stage changes the metric.
 
     Raises:
         UserError: no metric has this name; the message suggests the most similar name.

@@ -1,9 +1,9 @@
 """Published numbers, and table cells that show a study's measured numbers next to them.
 
 config/paper.yaml holds the published settings of each corpus and model. A cell shows the difference between the
-measured and the published number only if the run has these settings. If no run in a row has them, the row of published
-numbers is labelled `paper, full size`. A cell with missing seeds states how many runs exist and why the others are
-missing.
+measured and the published number only if the runs have the published settings. If no run in a row of a table has them,
+the published numbers below this row are labelled `paper, full size`. A cell with missing seeds states how many runs
+exist and why the others are missing.
 """
 
 import re
@@ -49,12 +49,13 @@ MetricName = Annotated[str, AfterValidator(_known_metric)]  # as an option of a 
 # --- published numbers and settings ---------------------------------------------------------------------------------
 @cache
 def read_published(names: tuple[str, ...]) -> pd.DataFrame:
-    """Return the rows of all named CSV files in report/published as one frame, with every value as text.
+    """Return the rows of the named CSV files in report/published as one frame, file after file, all values as text.
 
-    `names` are file names such as `kanai2018_table1.csv`. Without names, the frame has no rows.
+    `names` are file names such as `kanai2018_table1.csv`. Without names, the frame has no rows. The columns are those
+    of `records.COLUMNS` without `seed` and `run_id`.
 
     Raises:
-        UserError: there is no such file.
+        UserError: a file does not exist.
     """
     known = [path.name for path in PUBLISHED.glob("*.csv")]
     if unknown := next((name for name in names if name not in known), None):
@@ -65,9 +66,10 @@ def read_published(names: tuple[str, ...]) -> pd.DataFrame:
 
 
 def published_dataset(dataset: Dataset) -> str:
-    """Return the name of the published corpus whose numbers are compared with a dataset's.
+    """Return the name of the published corpus whose numbers are compared with those of a dataset.
 
-    It is `published_as` or `stands_for` of the dataset; a dataset without both has its own name.
+    For a published corpus the name is its `published_as`, for a proxy its `stands_for` (both in the dataset's YAML
+    file), and for any other dataset its own name.
     """
     return str(dataset.published_as or dataset.stands_for or dataset.name)
 
@@ -79,7 +81,7 @@ def paper_study() -> Study:
 
 
 def same_setting(run: Run) -> bool:
-    """Return True if a run has the settings of its model and corpus in config/paper.yaml; the seed is not compared."""
+    """Return True if a run has the settings that config/paper.yaml gives its model on its corpus, whatever its seed."""
     published = (other for other in paper_study().runs if (other.dataset, other.model) == (run.dataset, run.model))
     return any(other.settings == run.settings for other in published)
 
@@ -87,9 +89,9 @@ def same_setting(run: Run) -> bool:
 def label(study: Study, model: str) -> str:
     """Return the label of a model in tables and figures.
 
-    The label is the first that exists of: the label in the study's YAML, the label in QUOTED (models that nobody here
-    trains), the label in config/paper.yaml, the label of the head with the same name as the model, the model's name. If
-    an earlier model of the study has the same label, the name is appended: `Softmax (kanai-softmax)`.
+    The label comes from the first of these sources that has one: the study's YAML; QUOTED (models that nobody here
+    trains); config/paper.yaml; the head that has the model's name. Without any, the label is the model's name. If an
+    earlier model of the study has the same label, the model's name is appended: `Softmax (kanai-softmax)`.
     """
     heads = {name: head.label for name, head in declarations().items()}
     known = ChainMap(dict(study.labels), QUOTED, dict(paper_study().labels), heads)
@@ -99,9 +101,9 @@ def label(study: Study, model: str) -> str:
 
 
 def exact_value(results: records.Records, dataset: str, metric: str) -> float | None:
-    """Return the value of a metric that is a property of a synthetic language, such as its entropy.
+    """Return the value of a metric that depends only on the language of a synthetic corpus, such as its entropy.
 
-    Every run on the language records the same value. The result is None if no run has finished.
+    Every run on the corpus `dataset` records the same value. The result is None if no run has finished.
     """
     rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
     return None if rows.empty else float(rows["value"].iloc[0])
@@ -111,13 +113,15 @@ def exact_value(results: records.Records, dataset: str, metric: str) -> float | 
 class Source:
     """An experiment of a study with the records and the published numbers from which its table or figure is made.
 
+    Corpora and models are given by name; the argument `dataset` of the methods is the name of a corpus.
+
     Attributes:
         study, experiment, records: the study, its experiment, and the records of the study.
-        published: the rows of the experiment's files in report/published, with every value as text.
-        datasets: names of the study's corpora in the experiment.
-        corpora: all of `datasets`, then the corpora of the published table that are not in the study.
-        models: {model: label} of the study's models in the experiment.
-        rows: all of `models`, then the models of the published table that are not in the study.
+        published: the rows of the experiment's files in report/published, as `read_published` returns them.
+        datasets: the corpora of the experiment that are in the study.
+        corpora: all of `datasets`, then the corpora of the published table that the study lacks.
+        models: {model: label} of the models of the experiment that are in the study.
+        rows: {model: label} of all of `models`, then of the models of the published table that the study lacks.
     """
 
     def __init__(self, study: Study, experiment: Experiment, results: records.Records) -> None:
@@ -136,9 +140,10 @@ class Source:
 
     @property
     def caption(self) -> str:
-        """The experiment's caption, filled in with the settings of the experiment's runs.
+        """The experiment's caption, with its placeholders, such as `{schedule.epochs}`, replaced by settings.
 
-        An experiment without runs in this study gets the settings of config/paper.yaml.
+        The settings are those of the experiment's runs. If the experiment has no runs in this study, they are those of
+        config/paper.yaml.
         """
         runs = self.study.runs_of(self.experiment)
         if not runs:
@@ -160,7 +165,7 @@ class Source:
         return re.sub(r"[{]([a-z_.]+)[}]", text, self.experiment.caption)
 
     def dataset(self, name: str) -> Dataset:
-        """Return the dataset with this name, which need not be a corpus of the study."""
+        """Return the dataset with this name: that of the study or, if the study has none, that of its YAML file."""
         return self.study.datasets.get(name) or load_dataset(name, self.study.file.resolve().parent)
 
     def corpus(self, dataset: str) -> str:
@@ -173,19 +178,20 @@ class Source:
         return titles.get(self.corpus(dataset), self.dataset(dataset).title)
 
     def is_published(self, dataset: str) -> bool:
-        """Return True if papers publish numbers for this very corpus, so that the corpus is not a mere proxy."""
+        """Return True if papers publish numbers for this corpus; False for a proxy of a published corpus."""
         return bool(self.dataset(dataset).published_as)
 
     def section(self, dataset: str, rows: cells.Labels, columns: cells.Labels, cell: cells.CellOf) -> Section:
-        """Return the table section of one corpus, whose title names the corpus.
+        """Return the section of a table for one corpus.
 
-        If the published numbers in the section are of another corpus, the title names that corpus as well.
+        The title of the section is the title of the corpus. If the published numbers belong to another corpus, the
+        title of that corpus follows.
 
         Args:
             dataset: the corpus.
-            rows: key of a row -> label.
-            columns: key of a column -> label.
-            cell: function that returns a cell from the keys of its row and its column.
+            rows: {key of a row: label}, such as {model: label}.
+            columns: {key of a column: label}.
+            cell: function `cell(row key, column key)` that returns the cell.
         """
         title, published = self.dataset(dataset).title, self.published_title(dataset)
         if self.experiment.quotes and published != title:
@@ -202,20 +208,20 @@ class Source:
         return [run for run in self.study.runs_of(self.experiment) if run.dataset == dataset]
 
     def planned(self, dataset: str, model: str) -> list[int]:
-        """Return the seeds of this experiment's runs of a model on a corpus."""
+        """Return the seeds of this experiment's runs of a model on a corpus, finished or not."""
         return [run.seed for run in self.runs(dataset, model)]
 
     def values(
         self, dataset: str, model: str, metric: str, condition: str = "", *, learned: bool = False
     ) -> dict[int, float]:
-        """Return {seed: measured value} of a metric over the runs that this experiment needs.
+        """Return {seed: measured value} of a metric, for this experiment's runs of a model that have a value.
 
         Args:
             dataset: the corpus.
             model: the model.
-            metric: the metric.
-            condition: the stage after which the metric was measured: empty (training), `finetuned` or `dynamic`. For a
-                metric with several numbers per run, the condition of one number, such as `benchmark=WS-353`.
+            metric: the name of the metric.
+            condition: the stage after which the metric was measured: empty (training), `finetuned` or `dynamic`. If a
+                run has several numbers of the metric, the condition of one number, such as `benchmark=WS-353`.
             learned: True to leave out runs that are hardly better than a unigram model (`Records.unlearned`).
         """
         values = self.records.values(dataset, model, metric, condition)
@@ -225,9 +231,9 @@ class Source:
 
     @property
     def unlearned_note(self) -> str:
-        """A sentence that lists the models of the runs in `Records.unlearned`; empty if there are no such runs.
+        """A sentence that lists the models with runs that are hardly better than a unigram model (`Records.unlearned`).
 
-        Those runs are hardly better than a unigram model, and figures of ranks leave them out.
+        Figures of ranks leave these runs out, and show the sentence. It is empty if the experiment has no such runs.
         """
         runs = self.study.runs_of(self.experiment)
         labels = [self.study.labels[r.model] for r in runs if (r.dataset, r.model, r.seed) in self.records.unlearned]
@@ -239,19 +245,19 @@ class Source:
         return {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
 
     def same(self, dataset: str, *models: str) -> bool:
-        """Return True if the corpus is a published one and all runs of these models have the published settings."""
+        """Return True if the corpus is published and each model has runs, all of them with the published settings."""
         return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
 
     def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[str, ...]:
-        """Return the reasons why planned seeds have no number, such as `seed 3 diverged` or `seeds 4, 5 missing`.
+        """Return why runs of a model on a corpus have no number, such as ("seed 3 diverged", "seeds 4, 5 missing").
 
-        The reasons are the states of the runs, one text per state. A model without planned seeds has one reason, such
-        as `not in this study`.
+        Each text has a state and the seeds of the runs in this state; the tuple is empty if no run lacks a number. For
+        a model without runs in this experiment, the only text is a reason such as `not in this study`.
 
         Args:
             dataset: the corpus.
             model: the model.
-            have: the seeds that have a number.
+            have: the seeds of the runs that have a number.
             stage: the stage of the number: empty for training, `finetuned` or `dynamic`.
         """
         planned, have = self.planned(dataset, model), set(have)
@@ -278,12 +284,13 @@ class Source:
 
         Args:
             corpus: name of the corpus in the files of report/published.
-            model: name in the study. The experiment's `published_rows` may give another name for the files.
+            model: name of the model in the study. Its name in the files, if different, is in `published_rows` of the
+                experiment, which may also have further filters.
             metric: name of the metric in the files.
-            filters: column of the files -> regular expression that a row must match (default: no filters).
+            filters: {column of the files: regular expression that its value must match}; by default no filters.
 
         Raises:
-            UserError: two different published numbers match, because the filters are too wide.
+            UserError: the filters leave two different published numbers.
         """
         named = dict(self.experiment.published_rows.get(model, {}))
         rows = self._published.get((corpus, named.pop("model", model), metric), [])
@@ -298,18 +305,18 @@ class Source:
 
     # --- cells ---
     def column_labels(self, columns: Iterable[Column]) -> dict[int, str]:
-        """Return {index of a column, from 0: heading}; a column without `label` has the label of its metric."""
+        """Return {index of a column, from 0: heading}; the heading is the label of the column or of its metric."""
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
     def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return a cell with the published number, to which the caller adds a measured number.
+        """Return a cell that has the published number but not yet a measured number.
 
         Args:
             dataset: the corpus.
             model: the model.
             column: the column, which names the metric and its stage, and filters the published numbers.
-            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`.
-                Published numbers match if their condition is the same or starts with `benchmark=WS-353;`.
+            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. The
+                condition of the published number must be the same, or have further parts: `benchmark=WS-353;ET-ASGD`.
         """
         filters = dict(column.published)
         if condition:
@@ -327,12 +334,9 @@ class Source:
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
         """Return a cell that has the published number and the mean of the metric over the finished runs.
 
-        Args:
-            dataset: the corpus.
-            model: the model.
-            column: the column, which names the metric and its stage, and filters the published numbers.
-            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. If
-                empty, the stage of the column is the condition.
+        `column` names the metric and its stage, and filters the published numbers. For a metric with several numbers
+        per run, `condition` selects one of them, such as `benchmark=WS-353`. If it is empty, the number of the column's
+        stage is used.
         """
         blank = self.blank(dataset, model, column, condition)
         values = self.values(dataset, model, column.metric, condition or column.stage)

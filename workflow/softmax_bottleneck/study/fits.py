@@ -27,8 +27,8 @@ class FittedModel:
     Attributes:
         head: the head with its options, such as `{"name": "mos", "components": 3}`; in YAML, a name alone is enough.
         label: name in tables and figures (default: the label that the head's own file declares).
-        equal_to: name of another model of the plan, which limits the number of parameters. The head then gets the
-            largest width with which it has no more parameters than that model.
+        equal_to: name of another model of the plan, or None. With a name, the head gets the largest width with which it
+            has at most as many parameters as that model.
     """
 
     head: HeadEntry
@@ -43,22 +43,22 @@ class FitPlan:
     Attributes:
         kind: source of the distributions: `dirichlet`, sampled from a symmetric Dirichlet distribution (Ganea et al.
             2019, section 5.1); or `language`, the contexts of a synthetic language.
-        words: for `dirichlet`, the numbers of words M.
-        alphas: for `dirichlet`, the concentrations, each combined with every M; a small concentration makes sparse
-            distributions.
-        contexts: for `dirichlet`, the number N of distributions sampled (published: 1e5).
-        language: for `language`, the settings as in a dataset's file, without rank, seed and numbers of tokens.
+        words: for `dirichlet`, the numbers of words, M in figures.
+        alphas: for `dirichlet`, the concentrations; a small one makes sparse distributions. Every concentration is
+            combined with every number of words.
+        contexts: for `dirichlet`, the number of distributions sampled, N in figures (published: 1e5).
+        language: for `language`, settings as in the file of a synthetic dataset, without rank, seed and token counts.
         ranks: for `language`, the ranks r of the logits, with one language per rank. Log-probabilities have rank r + 2.
         sample: mean number of words that are sampled for one update, over all contexts together. With 0, no words are
-            sampled, and the loss is computed from the exact distribution.
-        widths: widths of context and word vectors (D or d in figures).
+            sampled, and the loss is computed from the exact distributions.
+        widths: widths of the context and word vectors, D or d in figures; every model is fitted at each of them.
         models: {name of a model: its `FittedModel`}.
         bias: true if every word has a bias; the published synthetic study has none (Ganea et al. 2019, eq. 1).
         seeds: seeds of the distributions, the sampled words and the initial values.
         updates: number of steps of Adam, each over all contexts; the step size falls to zero along a cosine.
         learning_rate: initial step size.
-        gradient: for `language`, true to measure how much of the loss gradient each head passes on from the logits to
-            its context vectors (`training.gradient_flow`). It is measured early in the fit and at its end.
+        gradient: for `language`, true to measure the gradient share of each head (`training.gradient_flow`), early in
+            the fit and at its end.
     """
 
     kind: Literal["dirichlet", "language"]
@@ -89,7 +89,7 @@ class FitPlan:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The labels of the models in figures, by name."""
+        """The labels of the models in figures, as {name of a model: label}."""
         return {name: model.label or declaration(model.head["name"]).label for name, model in self.models.items()}
 
 
@@ -100,9 +100,9 @@ class Fit:
     Attributes:
         model: name of the model in the plan.
         head: the head to fit.
-        width: width of the context and word vectors. If `equal_to` is set, the width of that head.
-        equal_to: head that limits the number of parameters, or None. With a limit, `head` gets the largest width at
-            which it has no more parameters than `equal_to` has at `width`.
+        width: width of the context and word vectors of `head` or, if `equal_to` is not None, of `equal_to`.
+        equal_to: another head, or None. With another head, `head` gets the largest width at which it has at most as
+            many parameters as `equal_to` has at `width`.
     """
 
     model: str
@@ -124,7 +124,7 @@ class Fit:
 
     @property
     def condition(self) -> str:
-        """The settings that distinguish this fit of a model from its other fits to the same distributions.
+        """The condition of the fit's numbers in the records: width, head and `equal_to`.
 
         Example: `d=8;head=mos;equal=softmax`.
         """
@@ -139,7 +139,7 @@ class Unit:
         plan: name of the plan, an entry under `fits` of the study.
         kind: `dirichlet` or `language`.
         name: name of the distributions within the plan, such as `alpha0.1-M100` or `rank32`.
-        condition: name of the distributions in the records, such as `alpha=0.1;M=100;N=1000`.
+        condition: the condition in the records that stands for the distributions, such as `alpha=0.1;M=100;N=1000`.
         law: settings of the known distributions, without the seed: `alpha`, `words` and `contexts` for `dirichlet`, or
             the fields of `LanguageSettings` for `language`.
         seed: seed of the distributions, the sampled words and the initial values.
@@ -166,8 +166,9 @@ class Unit:
 
     @cached_property
     def law_id(self) -> str:
-        """The first 12 hex digits of a hash of what all fits of this unit share: distributions, seed and settings.
+        """The first 12 hex digits of a hash of what all fits of this unit share.
 
+        These are the distributions with their seed, the code that makes them, and the settings of the fits (RECIPE).
         Units with the same `law_id` share the files of their fits.
         """
         facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
@@ -175,10 +176,10 @@ class Unit:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """The number of contexts and the number of words of the known distributions.
+        """The shape (number of contexts, number of words) of the known distributions.
 
-        For a language, a context is a pair (topic, previous word). A pair cannot occur, and does not count, if the
-        previous word is a marker of another topic.
+        A context of a language is a pair (topic, previous word). Pairs whose previous word is a marker of another topic
+        are not counted, because they cannot occur.
         """
         if self.kind == "dirichlet":
             return self.law["contexts"], self.law["words"]
@@ -192,7 +193,7 @@ class Unit:
 
     @property
     def path(self) -> str:
-        """The path of the unit's folder below results/fits: `<plan>/<name>/<seed>-<unit_id>`."""
+        """The path of the unit's own folder below results/fits: `<plan>/<name>/<seed>-<unit_id>`."""
         return f"{self.plan}/{self.name}/{self.seed}-{self.unit_id}"
 
     @property
@@ -210,8 +211,8 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
     Args:
         name: name of the plan, an entry under `fits` of a study.
         plan: the plan.
-        execution: the settings `device`, `threads` and `deterministic` of the study.
-        where: location of the plan in the study file, for error messages.
+        execution: the settings `device`, `threads` and `deterministic` of the study, by these names.
+        where: location of the plan, such as the study file and `fits.<name>`, for error messages.
 
     Raises:
         UserError: a head or an option is unknown, or a value is not allowed.

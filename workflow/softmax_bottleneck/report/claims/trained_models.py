@@ -1,6 +1,8 @@
-"""Claims on trained language models: the list CLAIMS, by paper, with the quantities and premises that it uses.
+"""Claims on trained language models: CLAIMS lists them by paper; the functions are the premises and quantities in them.
 
-The Press rank is the number of singular values of the log-probability matrix above the threshold of Press et al. 2007.
+All functions read `data`, the records of one corpus. Models are named by shell patterns, separated by `|`, such as
+`ss|gss-grid-*`. The Press rank is the number of singular values of the log-probability matrix above the threshold of
+Press et al. 2007.
 """
 
 import math
@@ -21,10 +23,10 @@ RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 
 # --- premises of single claims --------------------------------------------------------------------------------------
 def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
-    """Return the premise that the tested weights of every run are averages over at least one epoch.
+    """Return the premise that averaged SGD averaged the weights of every run's best epoch over at least one epoch.
 
-    With averaged SGD, the best epoch must come at least one epoch after the switch to averaging. The premise is broken
-    if a run never switched, or if there are no runs.
+    The best epoch must come at least one epoch after the switch to averaging. The premise is broken if a run never
+    switched, or if no run of a model that matches one of the patterns is finished.
     """
     models = data.matching("|".join(patterns))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
@@ -36,8 +38,8 @@ def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
 def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise | None:
     """Return the premise that test perplexities differ more between models than between the seeds of one model.
 
-    The variance over the seeds of the model `gss` must be less than half of the variance of the means of all models.
-    These models match the patterns and did not fail to learn. Return None for fewer than two seeds or models.
+    The models are those that match a pattern and did not fail to learn. The variance of their mean perplexities must be
+    more than twice the variance over the seeds of the model `gss`. Return None for fewer than two seeds or models.
     """
     seeds = list(data.values("gss", TEST_PPL).values())
     means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]
@@ -50,9 +52,10 @@ def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise |
 
 
 def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
-    """Return the premise that every run of the low-rank models has less than half the rank of any high-rank run.
+    """Return the premise that every run of a low-rank model has less than half the Press rank of any high-rank run.
 
-    `models` are the patterns of the low-rank and of the high-rank models. Return None if either has no ranks.
+    `models` are two patterns: that of the low-rank and that of the high-rank models. Return None if one of the two has
+    no runs with a rank.
     """
     low, high = ([rank for m in data.matching(p) for rank in data.values(m, PRESS_RANK).values()] for p in models)
     if not low or not high:
@@ -61,15 +64,15 @@ def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
 
 
 def enough_benchmarks(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Return the premise that word vectors are compared on at least FEW_BENCHMARKS word-similarity benchmarks."""
+    """Return the premise that at least FEW_BENCHMARKS word-similarity benchmarks have results of the two `models`."""
     n = len(list(vector_gaps.collect(data, *models)))
     return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
 
 
 def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Return the premise that each of the compared models has at least MIN_RUNS runs.
+    """Return the premise that each of `models` (names, not patterns) has at least MIN_RUNS finished runs.
 
-    The premise is for claims whose statistical unit is not a run but, for example, a benchmark.
+    The premise is for claims whose unit is not a run but, for example, a benchmark.
     """
     runs = [len(data.values(model, TEST_PPL)) for model in models]
     facts = {"runs": " and ".join(map(str, runs)), "limit": r.MIN_RUNS}
@@ -80,10 +83,10 @@ def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
 @partial(r.Quantity, estimate=r.student, what="mean distance of log rank from its mean", unit="×",
          metrics=(PRESS_RANK,), units="models")  # fmt: skip
 def spread(data: r.CorpusData, pattern: str) -> list[float]:
-    """Return how far the log rank of each model lies from the mean over all models, as absolute differences.
+    """Return, for each model, the absolute difference of its log rank from the mean log rank of all models.
 
-    The rank of a model is the mean Press rank of its runs. The models match the pattern and did not fail to learn. The
-    list is empty for fewer than MIN_POINTS models.
+    The models are those that match the pattern, did not fail to learn and have a rank. The rank of a model is the mean
+    Press rank of its runs. The list is empty for fewer than MIN_POINTS models.
     """
     logs = [math.log(data.mean(model, PRESS_RANK)) for model in data.learned(pattern) if data.values(model, PRESS_RANK)]
     return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= r.MIN_POINTS else []
@@ -92,13 +95,13 @@ def spread(data: r.CorpusData, pattern: str) -> list[float]:
 @partial(r.Quantity, estimate=r.student, what="test perplexity of NT against ET, mean over heads", unit="%",
          metrics=(TEST_PPL,), units="heads")  # fmt: skip
 def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
-    """Yield, for each head, the difference of log test perplexity between NT and ET, in nats, averaged over seeds.
+    """Yield, for each head, the log test perplexity of NT minus that of ET, in nats, averaged over the seeds of both.
 
     NT and ET are two ways to train with averaged SGD: NT starts to average when progress stops, ET at a fixed epoch. A
-    positive number means that ET is better. Heads without runs of both are left out.
+    positive number means that ET is better. A head without a seed for which both NT and ET have a run is left out.
 
-    `heads` are shell patterns of the ET models, separated by `|`. The NT model of `mos` is `mos-nt`, so the second
-    argument, the patterns of the NT models, is not used.
+    `heads` is a pattern of the ET models. The NT model of `mos` is `mos-nt`, so the pattern of the NT models, the last
+    argument, is not used.
     """
     for head in data.matching(heads):
         et, nt = data.values(head, TEST_PPL), data.values(f"{head}-nt", TEST_PPL)
@@ -109,7 +112,10 @@ def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
 @partial(r.Quantity, estimate=r.student, what="Spearman’s ρ of word similarity", metrics=(TEST_PPL,),
          units="benchmarks", names="{0} less {1}")  # fmt: skip
 def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
-    """Yield, for each word-similarity benchmark, the first model's mean Spearman correlation minus the second's."""
+    """Yield, for each word-similarity benchmark, the mean Spearman correlation of the first model minus the second's.
+
+    `models` are two names, not patterns. A benchmark without a result of both models is left out.
+    """
     for condition in sorted(data.records.conditions(SPEARMAN, data.dataset)):
         means = [data.mean(model, SPEARMAN, condition) for model in models]
         if not any(map(math.isnan, means)):
@@ -119,12 +125,11 @@ def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
 @partial(r.Quantity, estimate=r.wilson, what="share of a high-rank head’s hits that a low-rank head has too",
          unit="share", metrics=(TEST_PPL,), units="contexts")  # fmt: skip
 def hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
-    """Yield 1 or 0 for each context in which a high-rank model is right: 1 if a low-rank model is right, too.
+    """Yield a number for each context in which at least one high-rank model is right.
 
-    A model is right in a context if at least half of its runs have the true word among the five most probable words.
-
-    `low` and `high` are shell patterns of the low-rank and of the high-rank models, separated by `|`. One right model
-    is enough for each of them.
+    The number is 1 if at least one low-rank model is right in this context, too, and otherwise 0. A model is right if
+    at least half of its runs have the true word among the five most probable words. `low` and `high` are the patterns
+    of the low-rank and of the high-rank models.
     """
     for condition in sorted(data.records.conditions(TOP5_HIT, data.dataset)):
         right = [any(data.mean(model, TOP5_HIT, condition) >= 0.5 for model in data.matching(p)) for p in (low, high)]
@@ -135,9 +140,10 @@ def hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
 @partial(r.Quantity, estimate=r.smallest, what="d + 2 less the Press rank, smallest over runs",
          metrics=(PRESS_RANK,), units="runs")  # fmt: skip
 def below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
-    """Yield d + 2 minus the Press rank of every run; d + 2 bounds the rank of a log-linear head of embedding size d.
+    """Yield d + 2 minus the Press rank, for every run of the models that match the pattern.
 
-    For the true distribution, d is the embedding size of the softmax model.
+    The rank of a log-linear head of embedding size d is at most d + 2. The true distribution (pattern `law`) has no
+    embedding; its d is that of the softmax model.
     """
     for model in data.matching(pattern):
         as_wide = next(iter(data.matching("softmax|transformer")), model) if model == r.TRUTH else model

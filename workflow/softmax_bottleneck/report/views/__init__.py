@@ -1,9 +1,9 @@
 """Tables and figures: measured records joined with published numbers.
 
 The YAML file of an experiment names the view that makes its table or figure. A view is a function in a module of this
-package whose name ends with `_table` or `_figure`. Its first argument is a `Source`. A view with a second argument,
-`dataset`, returns the section of one corpus and is called for each corpus. The keyword arguments are the `options` that
-the YAML may set. A view is deterministic, so that equal records give equal files.
+package: the view `rank-demo` of a table is `rank_demo_table`, and the names of figures end in `_figure`. The first
+argument is a `Source`. If a table's view has a second argument, `dataset`, it is called for each corpus and returns one
+section. The keyword-only arguments are the options that the YAML file may set. Equal records give equal files.
 """
 
 import inspect
@@ -48,7 +48,7 @@ class Figure:
 
     Attributes:
         caption: the experiment's caption, in which the settings of its runs are filled in.
-        note: text on the runs that are drawn and those that are missing.
+        note: text below the figure: which runs are drawn and which are missing.
         svg: a complete SVG document.
         csv: the numbers drawn, as text of a CSV file, with DIGITS significant digits.
     """
@@ -60,10 +60,10 @@ class Figure:
 
 
 def check_options(study: Study) -> None:
-    """Check the views, metrics and options of a study's experiments before anything is computed.
+    """Raise an error if an experiment of the study has an invalid view, option or metric; called before computations.
 
     Raises:
-        UserError: a view, metric or option is unknown, or the value of an option is not allowed.
+        UserError: a view, option or metric is unknown, or the value of an option is not allowed.
     """
     for experiment in study.experiments:
         options_of(study, experiment)
@@ -75,11 +75,11 @@ def check_options(study: Study) -> None:
 
 
 def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
-    """Return the options of an experiment as keyword arguments of its view.
+    """Return {option: value} of an experiment, as keyword arguments of its view, with defaults filled in.
 
     Raises:
-        UserError: the view or an option is unknown, or a value is not allowed. The message names the file to correct,
-            which is the study file if the study overrides the experiment's options.
+        UserError: the view or an option is unknown, or a value is not allowed. The message names the file to correct:
+            that of the experiment, or that of the study if the study overrides the options.
     """
     known = VIEWS[experiment.kind]
     if experiment.view not in known:
@@ -95,7 +95,7 @@ def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
 
 @cache
 def _options_type(view: Callable[..., Any]) -> type:
-    """Return a frozen dataclass whose fields are the keyword arguments of a view and which validates their values."""
+    """Return a frozen dataclass that has the keyword-only arguments of a view as fields, and validates their values."""
     parameters = inspect.signature(view).parameters.values()
     options = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     types = get_type_hints(view, include_extras=True)
@@ -109,9 +109,9 @@ def _file_of(study: Study, experiment: Experiment) -> str:
 
 
 def build(study: Study, experiment: Experiment, results: records.Records) -> Table | Figure:
-    """Return the table or figure of an experiment.
+    """Return the table or figure of an experiment, made from `results`, the records of the study.
 
-    If the study cannot show any part of the experiment, the table has no section, and the figure shows the reason.
+    If the study has none of what the experiment needs, a table has no sections, and a figure shows the reason as text.
 
     Raises:
         UserError: the view or an option is unknown, or the value of an option is not allowed.
