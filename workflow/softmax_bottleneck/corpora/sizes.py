@@ -13,16 +13,17 @@ from softmax_bottleneck.study.plan import Size, declared_size
 
 
 def size_of(store: Store, dataset: Dataset) -> Size:
-    """Return the size of a corpus from the first of these sources that applies.
+    """Return the size of a corpus from the first of these sources that exists.
 
-    1. The counts of the step `tokenise`.
-    2. The size declared in the dataset's YAML, unless the texts are local.
-    3. For a dataset cut from a base corpus: the size of the base corpus, reduced to the cut.
-    4. The words of the local texts, which are counted here and compared with the declared counts.
+    1. The counts that the step `tokenise` has stored.
+    2. The size declared in the dataset's YAML. A dataset with local files skips this source.
+    3. The size of the base corpus, if the dataset is an excerpt of one. The number of training tokens and the
+       vocabulary size are then taken from the YAML of the excerpt.
+    4. A count of the words in the local files.
 
     Raises:
-        UserError: the size is not declared and cannot be counted yet, or a cut is larger than its base corpus.
-        DataError: the step `tokenise` would reject the texts.
+        UserError: none of the sources exists, or an excerpt is larger than its base corpus.
+        DataError: a local file is not valid text, or its counts differ from the declared ones.
     """
     marker = store.tokens_folder(dataset.name) / "corpus.json"
     if marker.exists():
@@ -50,7 +51,7 @@ def _words_of(dataset: Dataset, name: str) -> list[str]:
 
     Raises:
         UserError: the dataset's YAML gives no `path` for this text.
-        DataError: under the conditions of `read_split`, or of `archives.extract` for a member of an archive.
+        DataError: the file is missing or not valid text (see `read_split`), or the archive is damaged.
     """
     where = dataset.folder / f"{dataset.name}.yaml"
     entry = dataset.files.get(name, {})

@@ -41,7 +41,7 @@ def doctor(study: Study, options: argparse.Namespace, say: progress.Say) -> None
     """Print the results of all checks, with advice below each result that needs it.
 
     Raises:
-        UserError: a check has the state BAD. A bad check of SLURM counts only for the command `slurm`.
+        UserError: a check has the state BAD. The check of SLURM counts only if `options.step`, the command, is `slurm`.
     """
     findings = examine(study)
     width = max(len(finding.check) for finding in findings)
@@ -58,7 +58,7 @@ def doctor(study: Study, options: argparse.Namespace, say: progress.Say) -> None
 def examine(study: Study) -> list[Finding]:
     """Return the results of all checks of this machine for a study.
 
-    If a package is missing, the checks that import packages are left out: those of the device and of the study's size.
+    The checks of the device and of the study's size import packages. They are left out if a package is missing.
     """
     near = study.file.resolve().parent
     datasets = {dataset.name: dataset for dataset in study.datasets.values()}
@@ -72,7 +72,7 @@ def examine(study: Study) -> list[Finding]:
 
 # --- this machine ---------------------------------------------------------------------------------------------------
 def _packages() -> Finding:
-    """Compare the installed packages with the lock file; a missing package is BAD, another version only a NOTE."""
+    """Check that the packages of the lock file are installed: BAD if one is missing, NOTE if a version differs."""
     lines = LOCK.read_text(encoding="utf-8").splitlines()
     locked = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
     absent, other = [], []
@@ -104,10 +104,10 @@ def _output_of(*command: str) -> str | None:
 
 
 def _device(study: Study) -> Finding:
-    """Check that the GPU, the build of PyTorch and the study's `device` are compatible.
+    """Check that the GPU, the build of PyTorch and the study's setting `device` fit together.
 
-    The result is BAD if PyTorch cannot use the GPU of this machine, or if the study needs a GPU that is not there. On
-    the login node of a cluster, a GPU that is not there is only a NOTE.
+    The result is BAD if PyTorch cannot use the GPU of this machine, or if the study needs a GPU and the machine has
+    none. A login node of a cluster needs no GPU, so a missing GPU there is only a NOTE.
     """
     import torch
 
@@ -125,7 +125,7 @@ def _device(study: Study) -> Finding:
 
 
 def _slurm() -> Finding:
-    """Check that SLURM answers and has the partitions of the profile; BAD if not, OK on a machine without SLURM."""
+    """Check that SLURM answers and has the two partitions named in PROFILE; OK on a machine without SLURM."""
     if shutil.which("sbatch") is None:
         return Finding("SLURM", OK, "not installed; jobs run on this machine")
     listed = _output_of("sinfo", "--noheader", "--format=%R")
@@ -142,9 +142,9 @@ def _slurm() -> Finding:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def _files(study: Study, dataset: Dataset) -> Finding:
-    """Check that the files of a corpus or benchmark exist where `download` looks for them, without comparing hashes.
+    """Check that the files of a corpus or benchmark exist where `download` looks for them. Hashes are not compared.
 
-    A missing file is BAD if the dataset gives its path, and a NOTE if `download` can still fetch it.
+    A missing file is BAD if the dataset's YAML gives its `path`, and otherwise a NOTE, because `download` can fetch it.
     """
     folders = [study.store.corpus_folder(dataset.name)]
     folders += [study.mirror / dataset.mirror] if study.mirror and dataset.mirror else []
@@ -160,9 +160,9 @@ def _files(study: Study, dataset: Dataset) -> Finding:
 
 
 def _size(study: Study) -> Finding:
-    """Check that memory, disk and the lengths of the texts suffice for the study.
+    """Check that this machine has enough memory and disk for the study, and that its texts are long enough.
 
-    The result is BAD if not. On the login node of a cluster it is a NOTE, because compute nodes have more memory.
+    A failed check is BAD. On the login node of a cluster it is only a NOTE, because compute nodes have more memory.
     """
     from softmax_bottleneck.training import check
 

@@ -1,7 +1,8 @@
-"""ReLU output function: P = f(l) / sum f(l), f(l) = max(l, 0) + 1e-8, g = ln f  (Kanai 2018, section 3.2).
+"""ReLU output function for the logits l: P = f(l) / sum f(l) with f(l) = max(l, 0) + 1e-8  (Kanai 2018, section 3.2).
 
-Numerical stability: without the constant, a word with a negative logit has probability 0, and a row of negative logits
-gives 0/0. The published constant is unknown; 1e-8 is our choice. The slope of g still reaches 1e8 just above zero.
+The code computes g = ln f. Without the constant 1e-8, a word with a negative logit would have probability 0, and a row
+of negative logits would give 0/0. The published constant is unknown; 1e-8 is our choice. Even so, the slope of g is
+steep: it reaches 1e8 for logits just above zero.
 """
 
 from __future__ import annotations
@@ -24,5 +25,5 @@ class LogRelu(Pointwise):
         return logits.relu().add(FLOOR).log()
 
     def row_function(self) -> RowFunction:
-        """Return the description of g that the GPU kernels of ``triton_rows.py`` use."""
+        """Return the name of g, by which the GPU kernels of ``triton_rows.py`` select the function."""
         return RowFunction("relu")

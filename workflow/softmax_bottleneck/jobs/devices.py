@@ -56,9 +56,9 @@ def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.de
 
 
 def hardware_name(device: "torch.device") -> str:
-    """Return the GPU's model, or `cpu` and the CPU's instruction set (`cpu AVX2`).
+    """Return the model of a GPU (`NVIDIA A100-SXM4-80GB`), or for the CPU its instruction set (`cpu AVX2`).
 
-    The last bits of results depend on this hardware.
+    Results are stored with this name, because their last bits depend on the hardware.
     """
     import torch
 
@@ -69,10 +69,10 @@ def hardware_name(device: "torch.device") -> str:
 
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
-    """Return the ids, usually UUIDs, of the GPUs that this process may use.
+    """Return the ids, usually UUIDs, of the GPUs that this process may use; empty if there is none.
 
-    If CUDA_VISIBLE_DEVICES is not set, these are all GPUs that nvidia-smi lists. If the variable is set, its entries
-    are returned. An index such as `0` is replaced by the UUID of that GPU if nvidia-smi lists it.
+    The environment variable CUDA_VISIBLE_DEVICES lists the ids. An index such as `0` in the variable is replaced by
+    the UUID that nvidia-smi reports for this GPU. Without the variable, all GPUs that nvidia-smi lists are returned.
     """
     answer = processes.answer_of("nvidia-smi", "--list-gpus")
     listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", answer.stdout if answer else "", re.MULTILINE))
@@ -86,9 +86,9 @@ def visible_gpus() -> tuple[str, ...]:
 def lease_gpu(say: progress.Say = lambda line: None) -> None:
     """Lease a GPU and make it the only GPU that this process sees; wait while other processes have leased all GPUs.
 
-    The function does nothing if there is no GPU, in a batch job, if the parent process holds a lease for this process,
-    or if this process has a lease already. It must be called before anything uses the GPU. `say` prints a line when a
-    wait begins (default: prints nothing).
+    Call this function before anything uses the GPU. It does nothing without a GPU, in a batch job, if this process has
+    a lease already, or if `train_together` has started this process and given it a GPU. `say` prints a line when a wait
+    begins (default: prints nothing).
     """
     given = GIVEN_VARIABLE in os.environ or any(variable in os.environ for variable in BATCH_VARIABLES)
     gpus = () if _held or given else visible_gpus()
@@ -115,9 +115,9 @@ def lease_gpu(say: progress.Say = lambda line: None) -> None:
 
 @contextmanager
 def lent_gpu() -> Iterator[None]:
-    """Let other processes lease this process's GPU inside the context; on leaving, wait for the GPU and lease it again.
+    """Release this process's GPU lease inside the context, and lease the same GPU again on leaving.
 
-    The context has no effect if this process holds no lease.
+    Leaving the context waits while another process holds the lease. Without a lease, the context has no effect.
     """
     for descriptor in _held:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -143,10 +143,10 @@ def train_together(
         say: prints a line when a wait for a GPU begins (default: prints nothing).
 
     Raises:
-        UserError: the first failed run, in the order of `paths`, ended with a UserError and has printed its message.
-        StoppedError: a run failed in another way, was stopped, or was not started because of a signal. Another attempt
-            resumes the runs. The error has the exit code of the first failed run or, if no run failed, of the first
-            stopped run. A run that was not started counts as stopped with code 75.
+        UserError: a run failed, and the first failed run (in the order of `paths`) ended with a UserError.
+        StoppedError: the first failed run ended with another error, or no run failed but at least one was stopped by a
+            signal. `exit_code` is that of the first failed run, else of the first stopped run (75 if the signal came
+            before its start). Another call of the same command resumes all runs that have not finished.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

@@ -35,10 +35,10 @@ class Process:
 
     @classmethod
     def of(cls, pid: int) -> "Process":
-        """Return the process with the id `pid`; `started` is 0 if there is none, or if it has ended and is a zombie.
+        """Return the process with the id `pid`; `started` is 0 if no process has this id, or if it is a zombie.
 
-        The start is counted from boot and not, as psutil does, from 1970. The time since 1970 changes when the clock is
-        set, and setting the clock must not end a lease.
+        The start is counted from boot, because a start counted from 1970 (as in psutil) changes when the clock is set.
+        The process would then seem to have ended, and its lease would be taken as free.
         """
         try:
             process = psutil.Process(pid)
@@ -54,9 +54,9 @@ class Process:
 
 
 def pid_namespace_id() -> str:
-    """Return an id of the scope (machine since its boot, and container) in which process ids are valid.
+    """Return a text that identifies where process ids are valid: this container, on this machine, since its last boot.
 
-    The id consists of the boot id and the process namespace. If /proc does not have both, the id is the host's name.
+    The text consists of the boot id and the process namespace. If /proc does not have both, it is the host's name.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
@@ -85,9 +85,10 @@ def batch_job() -> dict[str, str]:
 
 
 def job_lives(job: str) -> bool | None:
-    """Return True if a SLURM job may still have running processes, and False if it has none or SLURM does not know it.
+    """Return True if the SLURM job with the number `job` can have processes, for example if it runs or is suspended.
 
-    None is returned if squeue is missing, fails or does not answer in time.
+    Return False if the job waits in the queue, has ended, or is unknown to SLURM. Return None if squeue is missing,
+    fails or does not answer in time.
     """
     answer = answer_of("squeue", "--noheader", "--format=%T", f"--jobs={job}")
     if answer is None or answer.returncode:
@@ -96,11 +97,12 @@ def job_lives(job: str) -> bool | None:
 
 
 def seconds_left(environment: Mapping[str, str]) -> float | None:
-    """Return the seconds until SLURM ends this job; None outside a job, without a limit, or if SLURM does not tell.
+    """Return the seconds until SLURM ends this process's job.
 
-    Newer versions of SLURM set SLURM_JOB_END_TIME in `environment`. Older versions do not, and Snakemake's plugin
-    clears the variable. In that case squeue is called, which prints `[days-][[hours:]minutes:]seconds`, or a word such
-    as UNLIMITED or INVALID.
+    The result is None outside a job, for a job without a time limit, and if SLURM does not answer. `environment` has
+    the environment variables of the process. The end is taken from SLURM_JOB_END_TIME. This variable is missing in
+    older versions of SLURM, and Snakemake's plugin clears it. Without the variable, squeue is asked for the remaining
+    time: `[days-][[hours:]minutes:]seconds`, or a word such as UNLIMITED.
     """
     job, end = environment.get(JOB_VARIABLE), environment.get("SLURM_JOB_END_TIME", "")
     if not job:

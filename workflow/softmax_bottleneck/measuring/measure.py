@@ -31,8 +31,8 @@ class Computed:
     """The results of one of the steps `evaluate`, `spectrum` and `wordsim`.
 
     Attributes:
-        files: {file name: content} of the step's JSON files, which are not yet written, in the order of writing. The
-            step's result, such as rank.json, is the last.
+        files: {file name: content} of the JSON files that are still to be written, in this order. The last is the
+            step's result, such as rank.json.
         arrays: {file name: sha256} of the .npz files that the step has already written.
         message: the outcome in a few words, for the progress line.
     """
@@ -47,10 +47,10 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
 
     Args:
         study: the study.
-        path: path of the run below the folder of runs.
-        say: reports progress.
-        only: `evaluate`, `spectrum` or `wordsim` to do only this step, even if its files are up to date. In this case
-            measured.json is written only if it exists already. By default all steps that are out of date are done.
+        path: path of the run, such as `ptb/mos/141-<run_id>`.
+        say: prints a line of progress.
+        only: the name of a step (`evaluate`, `spectrum` or `wordsim`) to do just this step, even if its files are up to
+            date. measured.json is then rewritten only if it exists. By default all steps that are out of date are done.
 
     Raises:
         DataError: a file that a step reads is missing or damaged.
@@ -66,11 +66,11 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
 
 
 def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Measure a run in the process that has just trained it, so that the job `measure` has less to do later.
+    """Do the steps of `measure` for a run in the process that has just trained it, without writing measured.json.
 
-    The job `measure` computes what is missing and writes measured.json. A step is skipped here if one of its input
-    files does not exist yet. If a step fails or a signal arrives, `say` reports the reason, and this function returns
-    without an error. In a process with a time limit nothing is measured here, because these steps cannot be resumed.
+    The step `measure` later does what is missing and writes measured.json. This function skips a step if one of its
+    input files is missing or if its results are up to date. If a step fails or a signal arrives, `say` prints the
+    reason, and the function returns. In a process with a time limit it does nothing, because no step can be resumed.
     """
     if time_limit(study.max_wall, study.time_margin).seconds is not None:
         return
@@ -91,9 +91,9 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute a step of a run and write the step's JSON files; the result, such as rank.json, is written last.
+    """Compute one step of the run at `path`, and write the step's JSON files, with the result (rank.json) last.
 
-    For a diverged run nothing is computed. The files then hold the run's status and the reason instead of numbers.
+    A diverged run has no numbers. For such a run, the files hold the status and the reason of the divergence.
     """
     started, folder = time.monotonic(), study.store.run_folder(path)
     run, done = run_and_record(folder)
@@ -148,10 +148,11 @@ def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
 
 
 def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
-    """Return all facts, besides the input files, that determine a step's numbers.
+    """Return the facts, besides the input files, that determine the numbers of a step of a run.
 
-    The dict has the keys `step` (name), `code` (fingerprint) and `setting`. The setting is the result of
-    `contexts_file` for `evaluate`, the dataset's `rank_contexts` for `spectrum`, and its `wordsim` for `wordsim`.
+    The dict has the keys `step` (the name), `code` (the fingerprint) and `setting` (the setting of the run's dataset
+    that the step uses). The step `spectrum` uses the dataset's `rank_contexts`, and `wordsim` its `wordsim`. The step
+    `evaluate` uses the file name that `contexts_file` returns.
     """
     dataset = load_dataset(run.dataset, study.file.resolve().parent)
     setting = {
@@ -163,10 +164,10 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
 
 
 def contexts_file(study: Study, name: str) -> str | None:
-    """Return the name of the file that lists contexts of a dataset's test text, or None if there is none.
+    """Return the name of the file in report/published that lists contexts of the test text of the dataset `name`.
 
-    `evaluate` stores the predicted words of the listed contexts. The file is in report/published. If a dataset has no
-    file of its own and was cut from another dataset (its `base`), the file of the base is used.
+    `evaluate` stores the predicted words at these contexts. A dataset without a file uses the file of its `base`, the
+    dataset that it is an excerpt of. The result is None if neither has a file.
     """
     near = study.file.resolve().parent
     dataset = load_dataset(name, near)
@@ -174,10 +175,10 @@ def contexts_file(study: Study, name: str) -> str | None:
 
 
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
-    """Return {name in the provenance: path} of the files whose hashes decide whether a step's results are up to date.
+    """Return {name: path} of the files whose hashes decide whether the results of a step are up to date.
 
-    Other files that a step reads need no check, because one of these files depends on them. For example, done.json
-    holds the hash of the weights.
+    The hashes are stored by these names in the provenance of the result. Other files that the step reads are covered
+    by these: done.json, for example, holds the hash of the weights.
     """
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}

@@ -1,8 +1,8 @@
-"""Saturation of an output layer along training, and the share of the loss gradient that the layer preserves.
+"""Saturation of an output layer along training, and the share of the loss gradient that the layer passes to the body.
 
 Saturation means that a layer uses few of its dimensions. The command `rank` prints the same measures for any model
-(docs/ranks.md). The centred rank and the preserved gradient are defined for log-linear heads only. A log-linear head
-computes log-probabilities as log_softmax(W h + b), where h is a context vector and W the word matrix.
+(docs/ranks.md). Two measures, `rank_centred` and `gradient_passed`, are defined for log-linear heads only. Such a head
+computes log-probabilities as log_softmax(W h + b), where h is a context vector and W is the output matrix.
 
 Suffixes: N contexts, V words, D width, R contexts of one chunk.
 """
@@ -32,21 +32,21 @@ GRADIENT_CONTEXTS = 1024  # most contexts whose gradients are computed; they are
 
 @torch.no_grad()
 def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
-    """Return measures of the saturation of an output layer, from its weights and the hidden states that enter it.
+    """Return measures of the saturation of an output layer on a text.
 
     Args:
         head: the output layer.
-        contexts: the hidden states [N, D] of a text, and the next token of each.
+        contexts: the hidden states [N, D] of the text that enter the layer, and the next token [N] of each.
 
     Returns:
-        A dict with two keys, or with four keys for a log-linear head:
+        A dict of numbers. The last two keys exist only for a log-linear head:
 
-        * weight_entropy: entropy of the normalised singular values of the word matrix, divided by its maximum.
+        * weight_entropy: entropy of the normalised singular values of the output matrix, as a share of the largest
+          possible entropy.
         * hidden_anisotropy: mean cosine over all pairs of nonzero hidden states.
-        * rank_centred (log-linear): effective rank at epsilon = 1e-3 of the log-probabilities, centred by rows and
-          columns.
-        * gradient_passed (log-linear): share of the loss gradient's squared norm that reaches the body, averaged over
-          contexts (`energy_mean` in `ranks.gradients`).
+        * rank_centred: effective rank at epsilon = 1e-3 of the log-probabilities, centred by rows and columns.
+        * gradient_passed: share of the squared norm of the loss gradient that reaches the body, averaged over contexts
+          (`energy_mean` in `ranks.gradients`).
 
     Raises:
         DataError: a number is not finite, or there are fewer than two nonzero hidden states.
@@ -70,7 +70,10 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
 
 
 def _gradients(head: Head, contexts: Contexts) -> Iterator[Floats]:
-    """Yield gradients [R, V] of -ln P(next word) with respect to the logits, for evenly spaced contexts."""
+    """Yield gradients [R, V] of -ln P(next word) with respect to the logits, in chunks of R contexts.
+
+    At most GRADIENT_CONTEXTS contexts are taken, evenly spaced in the text.
+    """
     some_N = torch.linspace(0, len(contexts.hidden) - 1, min(len(contexts.hidden), GRADIENT_CONTEXTS)).long()
     targets = iter(contexts.targets.cpu()[some_N])
     for log_p_RV in chunks_of(head, contexts.hidden[some_N.to(contexts.hidden.device)]):

@@ -42,13 +42,13 @@ class Result:
 
     Attributes:
         request: the options of the command.
-        matrix: the analysed matrix.
+        matrix: the analysed matrix, of log-probabilities or (with `--weights-only`) the output matrix.
         bytes_needed: estimated peak memory in bytes.
         spectrum: singular values of the matrix.
         ranks: ranks counted from these singular values.
-        bound: result of the check of the rank bound of a softmax layer; None if it does not apply.
-        measures: measures besides the ranks.
-        notes: caveats about these numbers.
+        bound: result of checking that a softmax layer of width D has rank at most D + 2; None if not checked.
+        measures: further measures, such as saturation.
+        notes: sentences that warn about the meaning of these numbers.
         seconds: wall time of the analysis.
     """
 
@@ -64,11 +64,15 @@ class Result:
 
 
 def rank_command(options: argparse.Namespace, say: Say) -> None:
-    """Analyse a model, print its results and write them to a folder; with `--compare`, compare models analysed before.
+    """Analyse a model, print the results, and write them to a folder; with `--compare`, print a comparison instead.
+
+    `options.compare` has the rank.json files to compare. `options.out` is the folder of results (default:
+    results/own/<model>). The other options are the attributes of `Request`.
 
     Raises:
-        UserError: as in `rank` and `compare`, or `--compare` is combined with another option.
-        DataError: as in `rank`.
+        UserError: an option, input or rank.json is invalid, more memory is needed than is free, or `--compare` is
+            combined with another option.
+        DataError: a file of the model is damaged or does not fit the others.
     """
     values = {field.name: getattr(options, field.name) for field in fields(Request)}
     given = {key: value for key, value in values.items() if value is not None and value is not False}
@@ -91,7 +95,8 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
 def rank(request: Request, say: Say, folder: Path) -> Result:
     """Return singular values, ranks and measures of a model.
 
-    If the request names a saved model, its arrays are first exported to `folder`.
+    For a saved model (`request.model`), hidden states and weights are first exported to `folder`. Otherwise `folder` is
+    not used.
 
     Raises:
         UserError: an option or input is invalid, or more memory is needed than is free.
@@ -120,7 +125,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
 
 
 def free_bytes() -> int:
-    """Return the memory in bytes that is available now, within the limit of a container if there is one."""
+    """Return the available memory in bytes, or the memory limit of the container if that is less."""
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text(encoding="utf-8").strip() if limit.exists() else ""
     available = int(psutil.virtual_memory().available)
@@ -128,7 +133,7 @@ def free_bytes() -> int:
 
 
 def gib(count: int) -> str:
-    """Return a number of bytes as text in GiB or MiB."""
+    """Return a number of bytes as text, such as `1.5 GiB` or, below one GiB, `700 MiB`."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"
 
 
@@ -157,8 +162,9 @@ def write(result: Result, folder: Path) -> None:
 def to_json(result: Result) -> dict[str, Any]:
     """Return the numbers and notes of a result as a dict for rank.json.
 
-    The keys are status, head (its name and options), contexts, words, width, metrics (the ranks), the other keys of
-    `RankReport.to_json`, the keys of `Measures.to_json`, bound, notes, memory_estimate_bytes and wall_s.
+    The keys are status ("ok"), head (a dict with name and options), contexts (number of rows), words (number of
+    columns), width, metrics (the ranks, as in `RankReport.metrics`), bound, notes, memory_estimate_bytes and wall_s.
+    The dict also has the remaining keys of `RankReport.to_json`, and all keys of `Measures.to_json`.
     """
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     return {
@@ -218,8 +224,8 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
 def _plot(result: Result) -> str:
     """Return an SVG plot of the singular values divided by the largest, on a log axis.
 
-    The plot also shows the tolerance of the Press rank, the noise floor and, if they were measured, the singular values
-    of the matrix centred by rows and columns.
+    Lines mark the tolerance of the Press rank and the noise floor. If the centred matrix was measured, a second curve
+    shows its singular values.
     """
     curves = {"as they are": result.spectrum}
     if "both" in result.measures.spectra:
@@ -246,9 +252,10 @@ def _plot(result: Result) -> str:
 
 # --- several models -------------------------------------------------------------------------------------------------
 def compare(files: Sequence[Path]) -> str:
-    """Return a table as text, with a column per rank.json and a row per value that differs between the files.
+    """Return a table as text, with a column per rank.json file and a row per value that differs between the files.
 
-    "-" means not measured. Notes, provenance, times and memory estimates are not compared.
+    A cell "-" means that the file has no such value. Notes, provenance, times and memory estimates are left out. If no
+    value differs, the text is `no number differs`.
 
     Raises:
         UserError: fewer than two files, or a file that is not a rank.json of `rank`.
@@ -274,7 +281,7 @@ def compare(files: Sequence[Path]) -> str:
 
 
 def _text(key: str, value: Any) -> str:
-    """Return a value of rank.json as text; the list of unargmaxable words (key `never`) is replaced by its length."""
+    """Return a value of rank.json as text; the list `never` (the unargmaxable words) is given as its length."""
     if isinstance(value, list):
         return str(len(value)) if key.endswith("never") else ", ".join(_text(key, entry) for entry in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

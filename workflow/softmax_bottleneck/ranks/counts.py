@@ -20,12 +20,14 @@ CLEAR_MARGIN = 10.0  # of a Gram matrix, noise shifts a singular value of ten no
 
 @dataclass(frozen=True)
 class PressRank:
-    """The number of singular values above tol = 0.5 sqrt(m+n+1) sigma_max eps (Press et al., Numerical Recipes, 2.6).
+    """The Press rank of an m x n matrix: the number of singular values above 0.5 sqrt(m+n+1) sigma_max eps.
+
+    The formula for this tolerance is from Press et al., Numerical Recipes, 2.6.
 
     Attributes:
         rank: the number of singular values above the tolerance.
-        low: the number at a tolerance that is 1 % larger.
-        high: the number at a tolerance that is 1 % smaller.
+        low: the number of singular values above a tolerance that is 1 % larger, so at most `rank`.
+        high: the number of singular values above a tolerance that is 1 % smaller, so at least `rank`.
         tolerance: the tolerance, in the units of the singular values.
         sigma_max: the largest singular value.
     """
@@ -65,8 +67,8 @@ def press_rank(sigma: ArrayLike, m: int, n: int, eps: float = FLOAT32_EPS) -> Pr
 def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
     """Return the smallest k with sum_{i<=k} sigma_i^2 >= (1 - epsilon) sum_i sigma_i^2 (Parthiban 2021, Table 6).
 
-    Squares are summed from the smallest to the largest, so that rounding loses no small square. The singular values may
-    have any order, and zeros may be left out. A zero matrix has effective rank 0.
+    In the formula, sigma_1 is the largest singular value. The argument `sigma` may have any order, and zeros may be
+    left out. A zero matrix has effective rank 0.
 
     Raises:
         DataError: a value is negative, nan or infinite.
@@ -80,11 +82,12 @@ def effective_rank(sigma: ArrayLike, epsilon: float) -> int:
 
 
 def spectral_cliff(spectrum: Spectrum) -> tuple[int, float]:
-    """Return the number k for which sigma_k / sigma_(k+1) is largest, and this ratio; (1, 1.0) for one singular value.
+    """Return (k, ratio): the k with the largest ratio sigma_k / sigma_(k+1), and this ratio.
 
-    Singular values are numbered from 1, in descending order. For centred log-probabilities of a softmax layer, k is
-    usually the layer's width. Values below the noise floor, or below float32's epsilon times the largest singular
-    value, are first raised to the larger of these two limits, so that noise causes no large ratio.
+    The result is (1, 1.0) if there is only one singular value. Singular values are numbered from 1, in descending
+    order. For centred log-probabilities of a softmax layer, k is usually the layer's width. So that noise causes no
+    large ratio, small values are first raised to a limit: the noise floor, or float32's epsilon times the largest
+    singular value if that is larger.
     """
     sigma = sound(spectrum.with_zeros())
     levels = np.maximum(sigma, max(spectrum.noise_floor, FLOAT32_EPS * sigma[0], np.finfo(float).tiny))
@@ -109,14 +112,15 @@ def sound(sigma: ArrayLike) -> Float64:
 
 @dataclass(frozen=True)
 class RankReport:
-    """The ranks of one matrix, with tolerance, noise floor and method.
+    """The ranks of one m x n matrix, with the method by which its singular values were computed.
 
     Attributes:
-        press: the Press rank, the counts at a tolerance 1 % larger and smaller, and the tolerance.
+        press: the Press rank, with its tolerance.
         effective: {epsilon: effective rank at this epsilon}.
-        eps: machine epsilon used in the tolerance of the Press rank.
-        note: a caveat about the Press rank, or "".
-        m, n, n_zero, method, dtype, noise_floor: the attributes of the `Spectrum`.
+        m, n: numbers of rows and columns.
+        n_zero, method, dtype, noise_floor: facts about the singular values, as in `Spectrum`.
+        eps: machine epsilon in the tolerance of the Press rank.
+        note: a warning about the Press rank, or "".
     """
 
     press: PressRank
@@ -132,9 +136,9 @@ class RankReport:
 
     @property
     def floor_clear(self) -> bool:
-        """True if the tolerance of the Press rank is at least ten times the noise floor.
+        """True if the tolerance of the Press rank is at least ten times the noise floor, so that noise hardly matters.
 
-        In a spectrum from a Gram matrix, noise then shifts singular values near the tolerance by at most 0.5 %.
+        Even if they come from a Gram matrix, noise then shifts singular values near the tolerance by at most 0.5 %.
         """
         return self.press.tolerance >= CLEAR_MARGIN * self.noise_floor
 
@@ -150,8 +154,8 @@ class RankReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a flat dict for JSON.
 
-        The keys are those of `metrics`, then tolerance_sensitive, tolerance, sigma_max, m, n, n_zero, method, dtype,
-        eps, noise_floor, floor_clear and note.
+        The keys are those of `metrics`, then the names of properties and attributes of this class and of `PressRank`:
+        tolerance_sensitive, tolerance, sigma_max, m, n, n_zero, method, dtype, eps, noise_floor, floor_clear and note.
         """
         return {
             **self.metrics(),
@@ -185,7 +189,7 @@ def rank_report(
 
 
 def _note(press: PressRank, spectrum: Spectrum) -> str:
-    """Return caveats: the Press rank is sensitive to the tolerance, or the tolerance is near the noise floor; or ""."""
+    """Return a warning if the Press rank is sensitive to its tolerance or the noise floor is near, or both; else ""."""
     notes = []
     if press.tolerance_sensitive:
         notes.append(f"tolerance-sensitive: {press.low} to {press.high} within 1 % of the tolerance")

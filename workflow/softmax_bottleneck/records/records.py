@@ -34,19 +34,20 @@ class Records:
     """The results of all runs of a study.
 
     Attributes:
-        rows: one row per number, columns COLUMNS; value and std are floats, n and seed are nullable integers. The
-            `run_id` is empty if the number belongs to no training run.
-        states: one row per planned run and model, in the plan's order, columns STATE_COLUMNS. Models with the same
-            settings share a run, which has the same `path` in all its rows.
-        stages: one row per planned finetuning or dynamic evaluation and model, columns STAGE_COLUMNS. In `rows`, the
-            `condition` of their numbers is the stage, such as `finetuned`.
+        rows: one row per number, with the columns COLUMNS: value and std are floats, n and seed nullable integers. The
+            column `run_id` is empty if the number belongs to no training run.
+        states: one row per planned run, with the columns STATE_COLUMNS. A run that several models share, because their
+            settings are the same, has one row per model; these rows have the same `path`.
+        stages: one row per planned finetuning or dynamic evaluation, with the columns STAGE_COLUMNS. In `rows`, their
+            numbers have the `condition` `finetuned` or `dynamic`.
         parents: {path of a file below results/runs: sha256} for every file that was read.
         environments: the distinct environments of the results, with the keys git, versions, hardware and deterministic.
         details: {path of a run: {key: result}} for results that are not single numbers; `detail` lists the keys.
         curves: one row per run and epoch, columns CURVE_COLUMNS.
         spectra: {path of a run: array [2, K]} with K selected singular values, as `thinned` returns it.
-        corpora: {dataset: content of its corpus.json}: tokens, words, hash, warnings.
-        verification: the content of verify.json: the problems found in the files of the study.
+        corpora: {dataset: content of its corpus.json}, with the keys tokens, vocabulary_size, token_sha256 and doubts
+            (warnings).
+        verification: the content of verify.json, such as `findings`, the damaged files of the study.
     """
 
     rows: pd.DataFrame
@@ -71,7 +72,9 @@ class Records:
         return found
 
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
-        """Return {seed: measured value} in ascending order of seeds; empty if no run has the number.
+        """Return {seed: value} of a metric, such as `test_ppl`, for a model's runs on a dataset, in order of seeds.
+
+        The dict is empty if no run has a number for this metric and condition.
 
         Args:
             condition: `finetuned` or `dynamic` for a number of that stage, `benchmark=<name>` for word similarity, or
@@ -94,9 +97,9 @@ class Records:
         return frozenset(found)
 
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
-        """Return the rows of `states` of a model's planned runs on one dataset.
+        """Return the rows of the planned runs of a model on one dataset.
 
-        If `stage` is `finetuned` or `dynamic`, return the rows of `stages` of that stage instead.
+        The rows are from `states` if `stage` is empty. If `stage` is `finetuned` or `dynamic`, they are from `stages`.
         """
         return self._planned.get((stage, dataset, model), self.states.iloc[:0])
 
@@ -106,7 +109,7 @@ class Records:
         return {key: own for states in every for key, own in states.groupby(["stage", "dataset", "model"], sort=False)}
 
     def curve(self, path: str) -> list[dict[str, Any]]:
-        """Return the epoch log of a run: one dict per epoch, in order."""
+        """Return the epoch log of the run at `path`: one dict with the keys CURVE_COLUMNS per epoch, in order."""
         return self._curves.get(path, [])
 
     @cached_property
@@ -139,7 +142,7 @@ class Records:
 
     @property
     def synthetic(self) -> pd.DataFrame:
-        """The rows of experiments that need no training runs, such as fits to known distributions."""
+        """The rows of numbers that come from no training run, such as fits to known distributions."""
         return self.rows[self.rows["run_id"] == ""]
 
     def conditions(self, metric: str, dataset: str) -> list[str]:
@@ -148,7 +151,7 @@ class Records:
         return list(dict.fromkeys(chosen["condition"]))
 
     def wide(self) -> pd.DataFrame:
-        """Return one row per run with a column for every number, named `metric` or `metric condition`."""
+        """Return a frame with one row per run, and a column such as `test_ppl` or `test_ppl finetuned` per number."""
         rows = self.rows[self.rows["run_id"] != ""]
         names = (rows["metric"] + " " + rows["condition"]).str.strip()
         keys = ["dataset", "model", "seed", "run_id"]
@@ -165,10 +168,10 @@ class Records:
         return found
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of runs: `planned`, each state of STATES, and `mixed hardware`.
+        """Return the numbers of runs as a dict with the keys `planned`, the names in STATES, and `mixed hardware`.
 
-        A run is on mixed hardware if it was resumed on another device or with another number of threads. Models that
-        share a run count once.
+        `mixed hardware` counts runs that were resumed on another device or with another number of threads. A run that
+        several models share counts once.
         """
         runs = self.states.drop_duplicates("path")
         by_state = runs["state"].value_counts()
@@ -177,17 +180,17 @@ class Records:
 
 
 def is_unlearned(ppl: float, unigram: float) -> bool:
-    """Return True if a test perplexity is above UNLEARNED (95 %) of the unigram model's perplexity on the same text.
+    """Return True if a test perplexity shows that a model has learned little more than the frequencies of words.
 
-    Such a model has learned little more than the frequencies of words.
+    This is so if `ppl` is above 95 % (UNLEARNED) of `unigram`, the unigram model's perplexity on the same text.
     """
     return ppl > UNLEARNED * unigram
 
 
 def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
-    """Yield (values of `keys` as texts, rows) for each group of rows with equal values in the columns `keys`.
+    """Yield (values, rows) for each group of rows of `frame` that have equal values in the columns `keys`.
 
-    The groups come in the order of their first rows.
+    `values` are these values as texts, one per key. The groups come in the order of their first rows.
     """
     for names, part in frame.groupby(list(keys), sort=False, dropna=False):
         yield tuple(map(str, names)), part
@@ -201,7 +204,7 @@ PLAIN = ("parents", "environments", "details", "corpora", "verification")
 
 
 def save(records: Records, folder: Path) -> None:
-    """Write the records to a folder: all files that `load` reads, and the tables for users as CSV."""
+    """Write the records to a folder: all files that `load` reads, and records.csv and states.csv for users."""
     artefacts.sweep(folder)
     artefacts.write_with(folder / TABLE_FILE, lambda file: records.rows.to_parquet(file, index=False))
     frames = {name: getattr(records, name).astype(object) for name in FRAMES}
@@ -236,14 +239,14 @@ SPECTRUM_START = 100  # largest singular values, all of which a thinned spectrum
 
 
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
-    """Return selected singular values for plots, as an array [2, K]: their indices (from 1), and their values.
+    """Return selected singular values for plots, as an array [2, K]: their indices from 1, and the values.
 
-    The selection has the SPECTRUM_START largest values, SPECTRUM_POINTS evenly spaced ones, and five values around each
-    cliff.
+    The selection has the SPECTRUM_START largest values, SPECTRUM_POINTS evenly spaced ones, and the five values around
+    each index in `cliffs`.
 
     Args:
         sigma_K: all singular values, in descending order.
-        cliffs: the indices (from 1) after which the singular values may drop, such as a measured rank.
+        cliffs: indices (from 1) after which the singular values may drop sharply, such as a measured rank.
     """
     count = len(sigma_K)
     even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)

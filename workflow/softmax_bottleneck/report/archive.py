@@ -47,7 +47,7 @@ class StoredRun:
         run: the settings and the run_id, as in the run's run.json.
         history: the log, one entry per epoch.
         epoch_ranks: one entry per epoch at which ranks were measured; epoch 0 is before training.
-        spectrum: pairs of index (from 1) and singular value of the log-probability matrix, for a subset of indices.
+        spectrum: pairs (index from 1, singular value) of the log-probability matrix, for a subset of the indices.
         provenance: commit, versions and hardware of the run, if these are known.
     """
 
@@ -66,17 +66,17 @@ class ArchiveFile:
     Attributes:
         study: the name of the study.
         title: the title of the study.
-        hardware: the machines of the runs.
+        hardware: the machines of the runs as text, as `machines` returns them.
         digest: the hash of the study's settings.
-        command: the command that recomputes the study in a checkout of the commit that `environments` names.
-        corpora: the title of each corpus, by the name of the corpus.
+        command: the shell command that recomputes the study in a checkout of the git commit in `environments`.
+        corpora: {name of a corpus: its title}.
         environments: the git commits, versions and hardware of the runs.
-        rows: the measured numbers by column, as in `Records.rows` without `source` and `std`.
-        states: the states of the planned runs, by column.
-        stages: the states of finetuning and dynamic evaluation, by column.
-        claims: the entries of claims.json.
+        rows: {column: values} of the measured numbers, as in `Records.rows` without `source` and `std`.
+        states: {column: values} of the planned runs, as in `Records.states`.
+        stages: {column: values} of finetuning and dynamic evaluation, as in `Records.stages`.
+        claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         runs: the runs on published corpora.
-        predictions: the words that a run predicts at the positions that the papers show, by the path of the run.
+        predictions: {path of a run: the words that the run predicts at the positions that the papers show}.
     """
 
     study: schema.Name
@@ -102,11 +102,11 @@ class ArchivedRun:
         name: the name, unique among all archived runs.
         label: the label of the model in its study.
         hardware: the machine of the run.
-        run: the settings, perhaps of an older version of the code.
-        values: the measured numbers by metric.
-        history: the log, one entry per epoch.
-        epoch_ranks: the ranks of each epoch, by metric.
-        spectrum: pairs of index (from 1) and singular value, for a subset of indices.
+        run: the settings; an older version of the code may have written them.
+        values: {metric: measured number}.
+        history: the log, one dict per epoch.
+        epoch_ranks: one dict with the keys `epoch` and metrics per epoch at which ranks were measured.
+        spectrum: pairs (index from 1, singular value) of the log-probability matrix, for a subset of the indices.
     """
 
     name: str
@@ -121,15 +121,15 @@ class ArchivedRun:
 
 @dataclass(frozen=True, eq=False)
 class FinishedStudy:
-    """A finished study, read from a results folder or from an archive, or the study whose report is being made.
+    """A finished study, from a results folder or an archive; or the study whose report is being made.
 
     Attributes:
-        name: a unique name. For an archive it is `<study>-<hardware>`, otherwise the name or folder of the study.
+        name: a unique name: `<study>-<hardware>` for an archive, else the name or the folder of the study.
         study: the name of the study, the same on all machines.
         title: the title of the study; for a results folder, the same as `name`.
-        hardware: the machines of the runs.
-        corpora: the title of each corpus, by the name of the corpus; empty if read from a results folder.
-        claims: the entries of claims.json.
+        hardware: the machines of the runs as text, as `machines` returns them.
+        corpora: {name of a corpus: its title}; empty for a study from a results folder.
+        claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         records: the measured numbers and the states of the runs.
         runs: the archived runs on published corpora; empty for a study without an archive.
     """
@@ -150,12 +150,12 @@ class FinishedStudy:
 
     @cached_property
     def views(self) -> list[CorpusData]:
-        """The data of every corpus in `datasets`, in the form from which the rules of claims read numbers."""
+        """The data of the corpora in `datasets`, one `CorpusData` per corpus, which the rules of claims read."""
         return [CorpusData(self.records, dataset) for dataset in self.datasets]
 
 
 def from_results(folder: Path, name: str) -> FinishedStudy:
-    """Return the finished study of a results folder under the given unique name.
+    """Return the finished study in a results folder, with `name` as its unique name and its title.
 
     Raises:
         DataError: a file is damaged or missing.
@@ -165,17 +165,14 @@ def from_results(folder: Path, name: str) -> FinishedStudy:
 
 
 def files() -> list[Path]:
-    """Return the files of all archives, sorted by name without the ending `.json.gz`.
-
-    So `demo-amd-epyc.json.gz` comes before `demo-amd-epyc-avx2.json.gz`.
-    """
+    """Return the files of all archives, sorted by their names without the ending `.json.gz`."""
     return sorted(FOLDER.glob(f"*{ENDING}"), key=lambda path: path.name.removesuffix(ENDING))
 
 
 def called(file: Path) -> str:
-    """Return a file's path relative to the project's folder; for a file outside, relative to the working folder.
+    """Return the name of a file for users: its path relative to the project's folder.
 
-    For a file in neither folder, return only its name.
+    For a file outside the project, return its path relative to the working folder or, outside both, only its name.
     """
     full = file.resolve()
     homes = (home for home in (paths.ROOT, Path.cwd()) if full.is_relative_to(home))
@@ -183,10 +180,10 @@ def called(file: Path) -> str:
 
 
 def machines(found: records.Records) -> str:
-    """Return the GPUs and processors of the runs as text, such as `AMD EPYC (AVX2)`; `unknown` if none is recorded.
+    """Return the GPUs and processors of the runs in `found` as text, such as `AMD EPYC (AVX2)`, joined by " and ".
 
-    The text names an instruction set only if it is not AVX-512. Results differ in their last digits between instruction
-    sets, so each of them counts as another machine.
+    The text is `unknown` if no hardware is recorded. A processor's instruction set is named unless it is AVX-512. Two
+    instruction sets count as two machines, because results differ in their last digits.
     """
 
     def name_of(machine: str) -> str:
@@ -200,13 +197,13 @@ def machines(found: records.Records) -> str:
 
 # --- writing --------------------------------------------------------------------------------------------------------
 def write(study: Study, unfinished: bool = False) -> Path:
-    """Write the archive of a study and return its path; the same results give the same bytes.
+    """Write the archive of a study and return the path of the file; the same results give the same bytes.
 
-    The claims of all papers are evaluated, including papers that the study's own report does not show.
+    The archive has the verdicts on the claims of all papers, also of papers that the study's own report leaves out.
 
     Args:
         study: the study.
-        unfinished: if true, also write the archive of an unfinished study; it holds only the finished runs.
+        unfinished: if true, an unfinished study is archived, too; its archive holds only the finished runs.
 
     Raises:
         IncompleteError: a planned run has not finished, and `unfinished` is false.
@@ -257,7 +254,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
 
 
 def save(content: dict[str, Any]) -> Path:
-    """Write the content of an archive to its file, and return the path of the file.
+    """Write the content of an archive to the file `<study>-<hardware>.json.gz` in FOLDER; return the path of this file.
 
     Raises:
         UserError: the content does not fit the format of `ArchiveFile`.
@@ -288,11 +285,11 @@ def load_all() -> list[FinishedStudy]:
 
 @cache
 def load(path: Path) -> FinishedStudy:
-    """Return the study of an archive file.
+    """Return the study that an archive file holds.
 
     Raises:
-        DataError: the file is damaged.
-        UserError: the content does not fit the format, or stored settings are not those of a run.
+        DataError: the file is damaged, or the rows of a run are missing.
+        UserError: the content does not fit the format of `ArchiveFile`, or the settings of a run are invalid.
     """
     data = artefacts.read_bytes(path)
     try:
@@ -327,12 +324,13 @@ def archived_runs() -> list[ArchivedRun]:
 
 
 def find(name: str) -> list[FinishedStudy]:
-    """Return the archived study with this unique name, or else all archives of the study with this name.
+    """Return the archives that `name` means: one archive, or all archives of one study.
 
-    A unique name ends with the hardware. A study has one archive per kind of hardware.
+    The unique name of an archive, such as `demo-amd-epyc`, gives a list of one study. The name of a study, such as
+    `demo`, gives all archives of this study, one per kind of hardware.
 
     Raises:
-        UserError: there is no such archive.
+        UserError: no archive and no archived study has this name.
     """
     studies = load_all()
     found = [one for one in studies if one.name == name] or [one for one in studies if one.study == name]
@@ -343,7 +341,7 @@ def find(name: str) -> list[FinishedStudy]:
 
 
 def findings() -> Iterator[integrity.Finding]:
-    """Yield a problem for each archive that cannot be read, for the command `verify`."""
+    """Yield a finding of the kind `damaged` for each archive that cannot be read; the command `verify` prints them."""
     for path in files():
         try:
             load(path)

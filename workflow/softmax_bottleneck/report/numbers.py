@@ -14,12 +14,15 @@ ANGLES = str.maketrans("<>", "‹›")  # `</script>` in a label would end an in
 
 
 def true_minus(text: str) -> str:
-    """Return the text of a number with true minus signs instead of hyphens."""
+    """Return the text of a number with every hyphen replaced by a true minus sign."""
     return text.replace("-", MINUS)
 
 
 def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
-    """Return a number as text: `57.08`, `−0.20` or, if `signed`, `+0.20`. Zero has no sign; None or nan gives —."""
+    """Return a number as text with `digits` decimals: `57.08`, `−0.20` or, if `signed` is true, `+0.20`.
+
+    A number that rounds to zero has no sign. The text for None and nan is a dash, `—`.
+    """
     if value is None or math.isnan(value):
         return DASH
     text = f"{value:{'+' if signed else ''}.{digits}f}"
@@ -27,27 +30,27 @@ def number(value: float | None, digits: int = 2, *, signed: bool = False) -> str
 
 
 def decimals(value: float, minimum: int) -> int:
-    """Return the number of decimals with which a value shows two significant digits.
+    """Return the number of decimals that a value needs to show two significant digits: 3 for 0.012.
 
-    The result is at least `minimum` and otherwise at most MOST_DECIMALS.
+    The result is never below `minimum`. It is never above MOST_DECIMALS, unless `minimum` itself is larger.
     """
     needed = 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return max(minimum, min(needed, MOST_DECIMALS))
 
 
 def spread(mean: float | None, sd: float | None, digits: int = 2) -> str:
-    """Return mean and standard deviation as text, `57.08 ± 0.10`, or only the mean if `sd` is None."""
+    """Return mean and standard deviation with `digits` decimals, as `57.08 ± 0.10`; only the mean if `sd` is None."""
     return number(mean, digits) if sd is None else f"{number(mean, digits)} ± {number(sd, digits)}"
 
 
 def interval(low: float | None, high: float | None, digits: int = 2) -> str:
-    """Return an interval as text, `−0.12 to +0.30`, or an empty string if an end is None."""
+    """Return an interval as text with `digits` decimals, `−0.12 to +0.30`; an empty string if an end is None."""
     ends = (number(end, digits, signed=True) for end in (low, high))
     return "" if low is None or high is None else " to ".join(ends)
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """Return a share (1 is the whole) as a percentage, such as `−3 %`."""
+    """Return a share as a percentage with `digits` decimals: `−3 %` for −0.03."""
     return f"{number(100 * share, digits)} %"
 
 
@@ -65,7 +68,7 @@ def p_value(p: float | None) -> str:
 
 
 def counts(numbers: Sequence[int]) -> str:
-    """Return the numbers of runs on each side of a comparison as text: `n = 3`, `n = 3 each` or `n = 3 and 4`."""
+    """Return numbers of runs as text: `n = 3` for [3], `n = 3 each` for [3, 3], and `n = 3 and 4` for [3, 4]."""
     distinct = list(dict.fromkeys(numbers))
     if len(distinct) == 1:
         return f"n = {distinct[0]:,}" + " each" * (len(numbers) > 1)
@@ -82,6 +85,6 @@ def seeds(numbers: Sequence[int]) -> str:
 def label(text: str) -> str:
     """Return a text as one line, with `<` and `>` replaced by `‹` and `›`.
 
-    Snakemake's report writes labels unescaped into a script, which a `</script>` would end.
+    Snakemake's report writes labels into a script without escaping them. A `</script>` in a label would end the script.
     """
     return " ".join(text.split()).translate(ANGLES)

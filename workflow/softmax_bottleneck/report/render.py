@@ -1,7 +1,7 @@
 """The step `render`, which writes all parts of a study's report: tables, figures, claims, and the facts of the page.
 
-`render` reads records and published numbers, and no folder of a run. The module `report` embeds the written files in
-one page.
+`render` reads the records and the published numbers. It reads no run folder. The module `report` embeds the written
+files in one page.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ NO_COUNTERPART = "no published run of this model"
 
 
 def render(study: Study, folder: Path) -> None:
-    """Write every table, figure and claim of a study into the folder that holds the study's records.
+    """Write the tables, figures and claims of a study's report into `folder`, which holds the study's records.
 
-    The claims are in claims.json. page.json has everything else that the page shows.
+    The verdicts on claims are in claims.json. Everything else that the page shows is in page.json.
 
     Raises:
         UserError: a view, metric or option of an experiment is unknown or not allowed.
@@ -82,8 +82,8 @@ def page_of(
     Args:
         study: the study.
         found: the records of the study.
-        entries: a dict per table or figure with what the page shows around it, such as title, caption and note.
-        judged: the list under `claims` in claims.json: a dict per claim with its verdicts.
+        entries: one dict per table or figure, with the texts around it: title, caption, note and others.
+        judged: the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
 
     Returns:
         A dict with the variables of report/template.html.j2, such as `chapters`, `gaps` and `run_tables`. The value of
@@ -123,8 +123,9 @@ def heads_of(study: Study) -> dict[str, str]:
 def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the chapters that have at least one table or figure to show.
 
-    A chapter is a dict with `id`, `title`, `about`, `entries` (its tables and figures) and `absent` (reason -> tables
-    and figures that the study cannot show for this reason).
+    `entries` is as in `page_of`. Entries from the same paper or study form a chapter. A chapter is a dict with the keys
+    `id`, `title`, `about`, `entries` (the entries to show) and `absent`, which is {reason: entries that the study
+    cannot show for this reason}.
     """
     parts: dict[str, dict[str, Any]] = {name: {"entries": [], "absent": {}} for name in CHAPTERS}
     for entry in entries:
@@ -136,10 +137,10 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def gaps(study: Study, found: records.Records) -> list[str]:
-    """Return lines of text, each of which names missing results.
+    """Return a list of lines of text, each about missing results of a study.
 
-    Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. Each experiment
-    that waits for the step `synthetic` has a line of its own.
+    Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. Then comes a line
+    per experiment on a known distribution whose results do not exist yet.
     """
     every, lines = with_stages(found), []
     keys = ("dataset", "model", "stage", "state", "reason")
@@ -155,18 +156,21 @@ def gaps(study: Study, found: records.Records) -> list[str]:
 
 # --- runs ----------------------------------------------------------------------------------------------------------
 def with_stages(found: records.Records) -> pd.DataFrame:
-    """Return the rows of `Records.states`, with an empty `stage`, followed by the rows of `Records.stages`."""
+    """Return one frame with the rows of `Records.states`, in which `stage` is empty, and of `Records.stages`."""
     return pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
 
 
 def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
-    """Return the planned runs by corpus and model for the page. Models with incomplete runs come first.
+    """Return the planned runs for the page, grouped by corpus and model.
 
     Returns:
-        A list with a dict per corpus: `title`, the numbers of `complete` and `planned` training runs, and `models`. A
-        model is a dict with `id`, `label`, `key` (its name), `unlike_published` (the lines of `unlike_published`) and
-        `runs`. A run is a dict of texts: `seed`, `stage`, `state`, `reason`, `hardware`, `run_id`, `path`, `epochs`
-        (`12 of 40`), `minutes` of training, and the metrics of SHOWN_METRICS. Unknown numbers are empty texts.
+        A list with one dict per corpus. Its keys are `title`, `complete` and `planned` (numbers of training runs), and
+        `models`: a list with one dict per model, in which models with incomplete runs come first.
+
+        The dict of a model has the keys `id`, `label`, `key` (the model's name), `unlike_published` (the result of the
+        function of this name) and `runs`, a list of dicts. The dict of a run has texts only: `seed`, `stage`, `state`,
+        `reason`, `hardware`, `run_id`, `path`, `epochs` (`12 of 40`), `minutes` of training, and the metrics in
+        SHOWN_METRICS. An unknown number is an empty text.
     """
     parts = []
     for (dataset,), states in records.groups(with_stages(found), "dataset"):
@@ -193,10 +197,11 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
 
 
 def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
-    """Return a line for every setting in which a model differs from config/paper.yaml.
+    """Return a line of text for every setting in which a model's run on a dataset differs from the published one.
 
-    Example: `hidden_size 96, published 1150`. If the corpus is not a published one, the first line says so. The result
-    is [NO_COUNTERPART] if the study or config/paper.yaml has no run of this model on this corpus.
+    Published runs are those of config/paper.yaml. A line is like `hidden_size 96, published 1150`. If the dataset is
+    only a proxy for a published corpus, the first line says so. The result is [NO_COUNTERPART] if the study or
+    config/paper.yaml has no run to compare.
     """
     published, paper = published_dataset(study.datasets[dataset]), paper_study()
     sides = ((study.runs, dataset), (paper.runs if paper else (), published))
@@ -220,7 +225,7 @@ def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
 
         * counts: number of planned runs and of runs in each state.
         * settings: `<corpus>/<model>` -> settings of the runs and fingerprint of their code.
-        * runs_read, published_read: file -> sha256.
+        * runs_read, published_read: file -> sha256, for files of runs and for files in report/published.
         * environments: commits, versions and hardware of the runs.
         * page_made_with: versions of the packages that made the page.
     """
@@ -273,7 +278,7 @@ def _distinct(values: Iterable[object]) -> str:
 
 # --- terminal -------------------------------------------------------------------------------------------------------
 def result_table(study: Study, found: records.Records) -> str:
-    """Return a plain-text table with the test perplexity and ranks of every model."""
+    """Return a plain-text table with a row per model: the mean test perplexity and ranks on each corpus."""
     return compare.text({"Heads": compare.side_by_side([finished_study(study, found, [])])["Heads"]})
 
 
@@ -286,13 +291,13 @@ def finished_study(study: Study, found: records.Records, judged: list[dict[str, 
 def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
     """Yield lines of text that trace a number of the report to the runs and files behind it.
 
-    The first line defines the metric. Each condition of the metric then has a line with mean and standard deviation.
-    Below it, a line per run has the seed, the value, the result file and the sha256 of this file.
+    The first line defines the metric. Then each condition of the metric has a line with mean and standard deviation,
+    followed by a line per run with the seed, the value, the result file and the file's sha256.
 
     Args:
         study: the study.
         results: the records of the study.
-        name: the number, as `<corpus>/<model>/<metric>`.
+        name: the name of the number, as `<corpus>/<model>/<metric>`, such as `ptb/mos/test_ppl`.
 
     Raises:
         UserError: the records have no number of this name.

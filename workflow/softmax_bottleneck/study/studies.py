@@ -39,13 +39,13 @@ class Study:
         store: the folders of results and data.
         mirror: folder with copies of the corpora (None: files are downloaded).
         labels: model -> label in tables and figures.
-        experiments: the study's experiments. Each lists only models and datasets of this study.
-        runs: one training run per model, dataset and seed. Models that no experiment includes have runs, too. If two
-            models have equal runs, the run of the later model is a duplicate (`Run.duplicate_of`).
+        experiments: the study's experiments, restricted to models and datasets of this study.
+        runs: one training run per model, dataset and seed, also of models that no experiment includes. If the runs of
+            two models are equal, the run of the later model is a duplicate (`Run.duplicate_of`).
         searches: name of a grid under `models` -> the search over this grid.
         author_seeds: (dataset, model) -> seed of the run that the authors published (`Layer.author_seed`).
         stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
-        replicas_per_job, device, max_wall, time_margin: see `StudyFile`.
+        replicas_per_job, device, max_wall, time_margin: the settings of `StudyFile` with these names.
         fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
             and one seed.
         fit_labels: name under `fits` -> {model: label in figures}.
@@ -73,7 +73,7 @@ class Study:
 
     @property
     def is_of_own_texts(self) -> bool:
-        """True if the study has no published corpus, no proxy for a published corpus, and no synthetic language."""
+        """True if all datasets are a user's own texts: no published corpora, no proxies, no synthetic languages."""
         return bool(self.datasets) and not any(one.corpus or one.language for one in self.datasets.values())
 
     @cached_property
@@ -91,9 +91,9 @@ class Study:
 
     # --- what experiments include
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
-        """Return the training runs that an experiment needs: one per model, corpus and seed of the experiment.
+        """Return the training runs that an experiment needs: one per model, corpus and seed.
 
-        The choice of seeds is `Experiment.seeds`. The runs may be duplicates (`Run.duplicate_of`).
+        `Experiment.seeds` says which seeds are taken. Duplicates (`Run.duplicate_of`) are included.
         """
         models, datasets = set(experiment.models), set(experiment.datasets)
         shown = [run for run in self.runs if run.model in models and run.dataset in datasets]
@@ -114,7 +114,7 @@ class Study:
         return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
 
     def last_stage(self, run: Run, stages: Collection[str]) -> Run:
-        """Return the finetuned run that follows a trained run if `stages` contains `finetune`, else `run` itself."""
+        """Return the finetuned run that follows the trained `run` if `stages` has `finetune`, else `run` itself."""
         return self.stages[run.dataset, run.model].finetuned(run) if "finetune" in stages else run
 
     @cached_property
@@ -143,21 +143,21 @@ class Study:
     # --- what to compute, without repetitions
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """The runs to train, which are the runs that at least one experiment includes, each listed once.
+        """The runs to train: those in `shown`, without duplicates.
 
-        A run that several models share is listed as the run of the first of these models in the study's YAML.
+        A run that several models share is listed once, under the model that comes first in the study's YAML.
         """
         paths = {run.path for run in self.shown}
         return tuple(run for run in self.runs if not run.duplicate_of and run.path in paths)
 
     @cached_property
     def finetuned(self) -> tuple[Run, ...]:
-        """The finetuned runs to compute, each listed once."""
+        """The finetuned runs to compute: those in `shown_finetuned`, each listed once for all models."""
         return _first_by_path(self.shown_finetuned)
 
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """The dynamic evaluations to compute, each listed once."""
+        """The dynamic evaluations to compute: those in `shown_evaluations`, each listed once for all models."""
         return _first_by_path(self.shown_evaluations)
 
     @cached_property
@@ -170,7 +170,7 @@ class Study:
         return tuple(unit for name in named for unit in self.fits[name])
 
     def run(self, path: str) -> Run:
-        """Return the trained or finetuned run with this path.
+        """Return the trained or finetuned run at `path`, such as `ptb/mos/141-<run_id>`.
 
         Raises:
             UserError: no planned run has this path, for example because the configuration or the code has changed.
@@ -178,7 +178,7 @@ class Study:
         return self._at(path, (*self.runs, *self.finetuned), "run")
 
     def dynamic_evaluation(self, path: str) -> Evaluation:
-        """Return the dynamic evaluation with this path.
+        """Return the dynamic evaluation at `path`, such as `ptb/mos/141-<run_id>/dynamic-<id>`.
 
         Raises:
             UserError: no planned evaluation has this path.
@@ -186,7 +186,7 @@ class Study:
         return self._at(path, self.evaluations, "run")
 
     def unit(self, path: str) -> Unit:
-        """Return the unit of fits with this path.
+        """Return the unit of fits at `path`, such as `<plan>/<name>/<seed>-<unit_id>`.
 
         Raises:
             UserError: no planned unit has this path.
@@ -210,9 +210,8 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
 
     Args:
         file: the study's YAML. Its folder is searched for datasets and experiments.
-        overrides: values of top-level keys, such as `{"device": "cpu"}` from the command line; they replace those of
-            the file. If `overrides` has every required key of `StudyFile`, it is the whole study, and the file is not
-            read. Another workflow can declare a study in this way.
+        overrides: values of top-level keys, such as `{"device": "cpu"}`, which replace those of the file. If
+            `overrides` has every required key of `StudyFile`, it is the whole study, and the file is not read.
         store: the folders of results and data (default: those of the workflow).
 
     Raises:
@@ -288,10 +287,12 @@ class _Settings:
 def _plan(
     declared: StudyFile, dataset: Dataset, model: study_file.Model, execution: Mapping[str, Any], where: str
 ) -> tuple[list[Run], int | None, Stages]:
-    """Return the runs of a model on a dataset, the authors' seed (or None), and the settings of the later stages.
+    """Return (runs, author_seed, stages) of a model on a dataset.
 
-    Layers of settings are applied in order, and the model's own `body` and `schedule` last. `execution` has the
-    settings `threads`, `device`, `deterministic` and `graphs` of the study.
+    `author_seed` is the seed of the authors' published run, or None. `stages` has the settings of finetuning and
+    dynamic evaluation. Layers of settings are applied in order; the model's own `body` and `schedule` come last.
+    `execution` has the study's settings `threads`, `device`, `deterministic` and `graphs`. Error
+    messages begin with `where`.
     """
     entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
     for layer in (*declared.settings, study_file.Layer(body=entry.body, schedule=entry.schedule)):
@@ -332,8 +333,8 @@ class _ExperimentResolver:
     Attributes:
         declared: the study's YAML.
         datasets: the study's datasets by name.
-        members: {name: names of models}. The name of a model has the list of this one name; the name of a grid has the
-            list of all models of the grid.
+        members: {name: names of models}. A model has an entry such as `{"mos": ["mos"]}`. A grid has an entry with the
+            names of all its models.
         near: the folder in which the study's own datasets and experiments are searched first.
         where: the study's file, for error messages.
     """
@@ -347,12 +348,12 @@ class _ExperimentResolver:
     def resolve(self, name: str, changes: ExperimentChanges) -> Experiment:
         """Return an experiment restricted to the models and datasets of this study.
 
-        By default, models of the experiment's file that this study lacks are left out, and `_corpora` selects the
-        datasets. If the study cannot make the whole experiment, the attribute `needs` of the result says why.
+        If the study cannot make the whole experiment, the attribute `needs` of the result says why.
 
         Args:
             name: id of the experiment.
-            changes: entry of the experiment in the study's file. Models and datasets given there replace the default.
+            changes: entry of the experiment in the study's file. Without `models`, the models of the experiment that
+                the study has are taken. Without `datasets`, `_corpora` selects the datasets.
 
         Raises:
             UserError: the experiment is unknown, or `changes` names a model or dataset that the study lacks.
@@ -387,14 +388,11 @@ class _ExperimentResolver:
         return self._with_absent(experiment, original)
 
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
-        """Return the experiment `shown` with `absent` and `absent_datasets` set.
+        """Return the experiment `shown` with its attributes `absent` and `absent_datasets` filled in.
 
-        `absent` and `absent_datasets` name the models and corpora of the published table that this study lacks. There
-        are two exceptions:
-
-        - An experiment without published material is returned unchanged.
-        - If all corpora of the study are a user's own texts, no published number is comparable. The experiment is then
-          returned with an empty `published`, and `absent` and `absent_datasets` stay empty.
+        They name the models and corpora of the published table that this study lacks. An experiment without published
+        material is returned unchanged. If all corpora of the study are a user's own texts, no published number
+        is comparable. Then the attribute `published` is emptied, and nothing is absent.
 
         Args:
             shown: the experiment with the models and datasets of this study.
@@ -412,17 +410,15 @@ class _ExperimentResolver:
         return dataclasses.replace(shown, absent=tuple(absent), absent_datasets=tuple(far))
 
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
-        """Return (names of the study's datasets for an experiment, sentence on missing corpora).
+        """Return (names, sentence): the study's datasets for an experiment, and a sentence on missing corpora.
 
-        The names are
+        If the experiment names no corpora, all datasets of the study are returned. Otherwise each corpus of the
+        experiment gives the study's dataset of this name, or else the study's proxies for it. If no dataset is found in
+        this way, the study's own datasets are returned. A dataset is own if its attribute `corpus` is empty: it is
+        neither a published corpus nor a proxy for one.
 
-        - all datasets of the study, if the experiment names no corpora;
-        - otherwise the corpora of the experiment; the study's proxies replace every corpus that the study lacks;
-        - the study's own datasets, if no name is found in this way. An own dataset, such as a user's text, is neither
-          a published corpus nor a proxy for one (its `corpus` is empty).
-
-        The sentence names the corpora of the experiment that the study lacks and has no proxy for. The sentence is
-        empty if there are none, or if the study has an own dataset.
+        The sentence names the corpora of the experiment for which the study has neither the corpus nor a proxy. It is
+        empty if there are none, or if the study has own datasets.
         """
         if not experiment.datasets:
             return list(self.datasets), ""
@@ -442,7 +438,7 @@ class _ExperimentResolver:
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
     """Set environment variables so that child processes load the same study with the same package and Python.
 
-    `study_from_environment` reads the study back. PATH then begins with the folder of the running Python.
+    A child reads the study by `study_from_environment`. The folder of the running Python is put first in PATH.
 
     Args:
         file: the study's YAML.

@@ -1,10 +1,10 @@
 """Training: SGD and then averaged SGD on chunks of random length, or SGD with a learning rate that falls on plateaus.
 
 Averaged SGD and random chunk lengths follow Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021
-(section 4). The falling rate (`plateau-sgd`) follows Benka 2021: the rate is divided by 1.75 after every epoch that is
-not the best so far. Each draw of chunk lengths or dropout masks has a generator of its own, seeded by the run's seed,
-the epoch and, for dropout, the chunk. A resumed run therefore need not repeat earlier draws. Within a block of 200
-updates the host never waits for the device.
+(section 4). The falling rate (`plateau-sgd`) follows Benka 2021: the rate is divided by 1.75 after every epoch whose
+validation loss is not the lowest so far. A new random generator is seeded for the chunk lengths of each epoch, and for
+the dropout masks of each chunk. A resumed run therefore need not repeat earlier draws. During updates, the
+host waits for the device only when a block of 200 losses (`Tally`) is closed.
 
 Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D width of the hidden states.
 """
@@ -44,9 +44,9 @@ RECORDING_DEVICES = {"cuda"}
 
 
 class DivergedError(Exception):
-    """An error that ends a run as diverged: a loss or gradient is not finite, or a perplexity is outside its limits.
+    """The error of a diverged run: a loss or gradient is not finite, or the validation perplexity is out of range.
 
-    Divergence is a result to record, not a failure of the step.
+    The range is from one to ten times the vocabulary size. Divergence is recorded as a result of the run.
     """
 
 
@@ -55,8 +55,10 @@ class DivergedError(Exception):
 class Chunk:
     """The part of the training text [L, B] that one update reads.
 
-    The inputs are the rows start .. start + length - 1. The targets are the rows start + 1 .. start + length. `drawn`
-    is the planned length; `length` is smaller than `drawn` if the text ends before.
+    Attributes:
+        start: index of the first row of inputs.
+        length: number of rows of inputs. The targets are as many rows, one row later.
+        drawn: planned length. `length` is smaller only at the end of the text.
     """
 
     start: int
@@ -67,11 +69,17 @@ class Chunk:
 def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
     """Return the chunks of an epoch, in the order of the text; equal arguments give equal chunks.
 
-    `rows` is the number of rows L of the training text [L, B]. Every chunk has `schedule.bptt` rows, unless
-    `schedule.variable_length` is true: then lengths are random (Merity et al. 2018, section 5). A random length has a
-    normal distribution with standard deviation 5. The mean is `bptt` with probability 0.95 and `bptt` / 2 otherwise.
-    Lengths below 5 become 5, and lengths above `bptt` + `max_length_delta` become `bptt` + `max_length_delta`. The last
-    chunk is cut at the end of the text. As published, no chunk starts in the last two rows.
+    Every chunk has `schedule.bptt` rows, or a random number of rows if `schedule.variable_length` is true (Merity et
+    al. 2018, section 5). A random length is normally distributed with standard deviation 5. The mean is `bptt` with
+    probability 0.95, otherwise `bptt` / 2. The drawn length is then clipped to at least 5 and at most `bptt` +
+    `max_length_delta`. The last chunk is cut at the end of the text. As published, no chunk starts in the last two
+    rows.
+
+    Args:
+        schedule: the schedule of the run.
+        seed: the seed of the run.
+        epoch: the number of the epoch, from 1.
+        rows: number of rows L of the training text [L, B].
 
     Raises:
         UserError: the text has fewer than three rows.
@@ -103,7 +111,7 @@ def perplexity(nats: float) -> float:
 
 
 def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
-    """Return the weighted sum of AR and TAR, the activation penalties of Merity et al. 2018, section 4.6.
+    """Return the weighted sum of the activation penalties AR and TAR (Merity et al. 2018, section 4.6).
 
     AR is the mean square of the body's output after dropout. TAR is the mean squared change of the body's output before
     dropout from one time step to the next. The weights are the schedule's `activation_penalty` and `temporal_penalty`.
@@ -118,12 +126,12 @@ def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
 
 
 class Tally:
-    """The training loss of an epoch, as published: the mean of the means of blocks of 200 updates, with dropout.
+    """The training loss of an epoch, computed with dropout as in the published code.
 
-    A block is open until it has 200 updates or the epoch ends; then `close` stores its mean loss. The last block of an
-    epoch may be shorter. `Trainer.end_epoch` keeps this block, with the weight of a full block, if the chunks of the
-    epoch reach the end of the text. Otherwise the block is dropped, unless it is the only one. Sums stay on the device;
-    `close` and `mean` wait for the device.
+    The losses of 200 successive updates form a block. The loss of the epoch is the mean of the mean losses of its
+    blocks. The last block may have fewer updates but counts as much as a full one. It is left out if the chunks of the
+    epoch do not reach the end of the text and the epoch has another block. Sums stay on the device; `close` and `mean`
+    wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -133,7 +141,7 @@ class Tally:
         self.means: list[float] = []
 
     def add(self, loss: Tensor, gradient_norm: Tensor) -> None:
-        """Add the loss (nats) and the gradient norm of one update; after 200 updates close the block.
+        """Add the loss (nats) and the gradient norm of one update to the current block; close a full block.
 
         Raises:
             DivergedError: a loss or a gradient of the closed block was not finite.
@@ -145,9 +153,10 @@ class Tally:
             self.close()
 
     def close(self, keep: bool = True) -> None:
-        """End the open block: store its mean loss and start an empty block. Without any update, do nothing.
+        """Store the mean loss of the current block, and start a new block. Do nothing if the block is empty.
 
-        If `keep` is false, the mean loss is not stored, unless no earlier block of the epoch has been stored.
+        Args:
+            keep: if false, the mean loss is discarded, unless the block is the first of the epoch.
 
         Raises:
             DivergedError: a loss or a gradient of the block was not finite.
@@ -166,8 +175,8 @@ class Tally:
     def mean(self) -> float:
         """Return the training loss of the epoch so far, in nats.
 
-        This is the mean of the means of all closed blocks. Before the first block is closed, it is the mean over the
-        updates of the open block, or 0 without any update.
+        This is the mean of the mean losses of all closed blocks. Before the first block is closed, it is the mean loss
+        of the current block, or 0 without any update.
         """
         return statistics.fmean(self.means) if self.means else self.block_sum.item() / max(1, self.updates)
 
@@ -235,13 +244,14 @@ class Trainer:
     """The training of a run in progress: model, optimiser, position and results.
 
     Attributes:
-        pieces: the pieces of the training text, each in batched streams; most schedules have one piece.
+        pieces: the training text, as a list of tensors [L, B]. It has one piece, or several that are read in turn, one
+            per epoch.
         place: the position in the training text.
-        hidden: the body's state at that position.
+        hidden: the body's state at this position.
         tally: the training loss of the current epoch.
         rows: one line of the epoch log per finished epoch.
         best: the weights that would be tested if training ended now; None before the first validation.
-        switch_epoch: the epoch after which averaging started; None before.
+        switch_epoch: the epoch after which averaging started; None if averaging has not started.
         replayed: the update function that replays CUDA graphs; None without CUDA graphs.
     """
 
@@ -266,7 +276,7 @@ class Trainer:
 
     @property
     def train_LB(self) -> Tensor:
-        """The training text of the current epoch: the whole text, or one of its pieces in turn."""
+        """The training text [L, B] of the current epoch, which is one of `pieces`."""
         return self.pieces[(self.place.epoch - 1) % len(self.pieces)]
 
     def optimise_by(self, kind: type[optim.SGD]) -> None:
@@ -277,9 +287,9 @@ class Trainer:
         self.replayed = Replayed(self._update, cuda_capture(self.dropout), self._refuse_graphs) if records else None
 
     def _refuse_graphs(self, reason: str) -> None:
-        """Continue without CUDA graphs after a failed capture, for the given reason.
+        """Switch CUDA graphs off after the failed capture of an update; `reason` says in words why it failed.
 
-        Dropout gets a new generator, because the failed capture may hold the old one.
+        Dropout gets a new generator, because the failed capture may still use the old one.
         """
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
@@ -315,8 +325,9 @@ class Trainer:
     def _update(self, rows_LB: Tensor) -> Results:
         """Do the part of an update that runs on the device; return (loss, gradient norm) as scalar tensors.
 
-        The host does not wait for the device. The loss is the mean per target in nats, without penalties. The gradient
-        norm is the norm before clipping.
+        `rows_LB` are the token ids of a chunk: its inputs and one more row, as targets are shifted by one. The host
+        does not wait for the device. The loss is the mean per target in nats, without penalties. The gradient norm is
+        the norm before clipping.
         """
         output = self.model(rows_LB[:-1], self.hidden, generator=self.dropout)
         nll = self.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
@@ -329,16 +340,15 @@ class Trainer:
 
     @torch.no_grad()
     def _carry(self, state: State) -> None:
-        """Overwrite the state carried between chunks with a new state, in the same memory locations."""
+        """Copy a state of the body into `hidden`, with which the next chunk starts, at the same memory locations."""
         for kept, new in zip(self.hidden, state, strict=True):
             torch._foreach_copy_(kept, new)
 
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """End an epoch and prepare the next one; return the epoch's line of the epoch log.
+        """Compute the validation loss at the end of an epoch, prepare the next epoch, and return the line of the log.
 
-        The method computes the validation loss; averaged SGD is evaluated with the averaged weights. The evaluated
-        weights are copied to `best` if this loss is the lowest so far, or if the schedule's `tested_weights` is `last`.
-        Averaging starts if the schedule's rule is met (see `_switches`).
+        In averaged SGD, the averaged weights are evaluated. The evaluated weights are copied to `best` if this loss is
+        the lowest so far, or if the schedule's `tested_weights` is `last`. Averaging starts if `_switches` says so.
 
         Args:
             wall_s: wall time of the epoch in seconds, for the epoch log.
@@ -394,9 +404,10 @@ class Trainer:
             raise DivergedError(f"invalid: a validation perplexity of {valid_ppl:.6g} is below one")
 
     def _switches(self, earlier: list[float], valid_loss: float) -> bool:
-        """Return True if averaging starts now: after a fixed epoch (`et-asgd`), or when validation stalls (`nt-asgd`).
+        """Return True if averaging starts after the current epoch.
 
-        `earlier` holds the validation losses of the earlier epochs.
+        The optimiser `et-asgd` starts averaging after a fixed epoch, `nt-asgd` when the validation loss stalls (see
+        `optim.should_switch`). `earlier` has the validation losses of earlier epochs, `valid_loss` that of this epoch.
         """
         if self.schedule.optimizer == "et-asgd":
             return self.place.epoch == self.schedule.switch_after_epoch

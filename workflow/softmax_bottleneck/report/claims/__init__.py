@@ -20,20 +20,23 @@ NOT_JUDGED = {source: part["not evaluated"] for source, part in CONCLUSIONS.item
 
 
 def of_study(study: Study) -> list[Claim]:
-    """Return the claims of every paper of which the study has an experiment, and always those of `rank-or-mixture`."""
+    """Return the claims of all papers from which the study has a table or figure, and the workflow's own claims.
+
+    The workflow's own claims have the source `rank-or-mixture`. They are always included.
+    """
     sources = {"rank-or-mixture", *(experiment.source for experiment in study.experiments)}
     return [claim for claim in CLAIMS if claim.source in sources]
 
 
 def ledger(records: Records, claims: Sequence[Claim] = CLAIMS, study: Study | None = None) -> list[Entry]:
-    """Return the entries with the verdicts, one for each claim and each corpus of the records that it is about.
+    """Return the verdicts on claims: one entry for each claim and each corpus to which the claim applies.
 
-    The entries are grouped by corpus. Claims that need no corpus come last.
+    The entries are grouped by corpus. Claims about known distributions have no corpus and come last.
 
     Args:
         records: the records of a study.
         claims: the claims to evaluate.
-        study: the study of the records. Without it, no premise checks whether the settings of the runs differ.
+        study: the study of the records. If it is None, premises about the settings of the runs are not checked.
     """
     datasets = (*dict.fromkeys(records.states["dataset"]), SYNTHETIC)
     views = [CorpusData(records, dataset, study) for dataset in datasets]
@@ -45,7 +48,10 @@ Facts = Mapping[str, Any]  # an entry as claims.json has it
 
 
 def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
-    """Yield lines of text for a terminal: every verdict and, with `details`, the claim's rule, numbers and premises."""
+    """Yield lines of text for a terminal: one per verdict; with `details`, also the claim, rule, numbers and premises.
+
+    `entries` are the dicts under `claims` in claims.json.
+    """
     for entry in entries:
         reason = f" ({entry['reason']})" if entry["reason"] else ""
         yield f"{entry['id']}, {entry['dataset']}: {entry['verdict']}{reason}"
@@ -58,9 +64,10 @@ def explain(entries: Iterable[Facts], details: bool) -> Iterator[str]:
 
 
 def to_json(study: Study, records: Records, entries: Sequence[Entry]) -> dict[str, Any]:
-    """Return the content of results/<study>/claims.json: the verdicts, their counts and their provenance.
+    """Return the content of results/<study>/claims.json.
 
-    The key `not_judged` has {paper: {conclusion: reason}} for the conclusions that no run can decide.
+    The keys are status ("ok"), study (its name), counts ({verdict: number of entries}), claims (a dict per entry),
+    not_judged and provenance. `not_judged` is {paper: {conclusion: reason}} for conclusions that no run can decide.
     """
     return {
         "status": "ok",
