@@ -1,4 +1,4 @@
-"""The bodies, i.e. the networks below the output heads. Each module of this folder that defines `BODY` is a body."""
+"""The bodies, i.e. the networks below the output heads; every module of this folder that defines `BODY` is a body."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from softmax_bottleneck.store.errors import UserError
 
 
 def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:
-    """Build the body that configurations call `kind` (`awd-lstm` is the module `awd_lstm`).
+    """Build the body that configurations call `kind`.
 
-    Options of other bodies may be given as 0 or False; they are ignored.
+    Args:
+        kind: name of a module of this folder, with hyphens, such as `awd-lstm` for `awd_lstm.py`.
+        vocabulary_size: number of word types.
+        options: keyword arguments of the body, such as `layers=3`. An option that this kind of body does not have must
+            be 0 or False, and is ignored.
 
     Raises:
-        UserError: an option of another body is neither 0 nor False, or a value is not allowed.
+        UserError: an option that the body does not have is neither 0 nor False, or a value is not allowed.
     """
     module = import_module(f"{__name__}.{kind.replace('-', '_')}")
     own = inspect.signature(module.BODY).parameters

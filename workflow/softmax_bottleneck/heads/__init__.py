@@ -1,7 +1,8 @@
 """The output heads: every file of this folder that declares NAME, LABEL and OPTIONS is a head.
 
-``registry`` reads names and options from the source code, so that configuration and reports need no torch; only
-``build`` imports torch.
+NAME is the head's name in configurations, LABEL its name in tables, and OPTIONS the JSON schemas of its options. The
+module ``registry`` reads them from the source code, so that configuration and reports need no torch. Torch is imported
+only when a head or its class is requested.
 
 For use in other models, this module also offers each head as a class named by its label. The class is created on first
 access, and its options have defaults: ``from softmax_bottleneck.heads import GSS``, then
@@ -27,7 +28,9 @@ __all__ = ["Declaration", "build", "build_pointwise", "declaration", "declaratio
 
 
 def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size: int, **given: Any) -> Head:
-    """Build the head ``name`` of the given sizes; ``given`` are its options, and omitted options have their defaults.
+    """Build a head, such as ``build("mos", vocabulary_size=100, context_size=8, embedding_size=8, components=3)``.
+
+    ``name`` is the head's NAME, and ``given`` are its options; an omitted option has its default.
 
     Raises:
         UserError: the name or an option is unknown, or a value or size is not allowed.
@@ -43,7 +46,7 @@ def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size:
 
 
 def __getattr__(attribute: str) -> Any:
-    """Return the class of a head; the attribute is its label without spaces and punctuation, such as GSS or LMSPLIF."""
+    """Return the class of the head whose label without punctuation is ``attribute`` (GSS), or raise AttributeError."""
     labelled = {_attribute(head): head.name for head in declarations().values()}
     if attribute not in labelled:
         known = ", ".join(labelled)
@@ -61,9 +64,9 @@ def _attribute(head: Declaration) -> str:
 
 
 def _library_class(attribute: str, name: str) -> type[Head]:
-    """Return a new subclass of the class of the head ``name``; the new class is called ``attribute``.
+    """Return a new class named ``attribute``, derived from the class of the head ``name``.
 
-    Its constructor takes sizes and options as keywords, checks them, and shows their defaults in ``help``.
+    Its constructor takes sizes and options as keywords and checks them. ``help(...)`` shows the options' defaults.
     """
     from softmax_bottleneck.heads.base import PointwiseHead
 
@@ -92,11 +95,11 @@ def _library_class(attribute: str, name: str) -> type[Head]:
 
 
 def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
-    """Build the pointwise function of the head ``name``; ``given`` are the head's options.
+    """Build the function g that the head ``name`` applies to each logit; ``given`` are the head's options.
 
     Raises:
-        UserError: the head does more than apply a pointwise function to the logits; the name or an option is unknown;
-            or a value is not allowed.
+        UserError: the head is more than a pointwise function before a softmax (such as a mixture); the name or an
+            option is unknown; or a value is not allowed.
     """
     kind, checked = _class(name), options(name, given)
     if not _is_pointwise(kind):
@@ -107,7 +110,7 @@ def build_pointwise(name: str, given: Mapping[str, Any]) -> Pointwise:
 
 
 def _class(name: str) -> Any:
-    """Return the class that the file of the head ``name`` defines, a subclass of Head or of Pointwise."""
+    """Return the class in the file of the head ``name``; it is a subclass of Head or of Pointwise."""
     from softmax_bottleneck.heads.base import Head
     from softmax_bottleneck.heads.pointwise import Pointwise
 

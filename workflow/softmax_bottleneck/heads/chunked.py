@@ -1,8 +1,8 @@
 """The base class of heads that combine several rows of logits and therefore cannot use the fused loss `row_nll`.
 
-The loss is computed in chunks of tokens, so that [N, V] and [N, K, V] never exist as a whole; the backward pass
+The loss is computed in chunks of tokens, so that arrays [N, V] and [N, K, V] never exist as a whole. The backward pass
 recomputes each chunk (checkpointing, Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). These heads
-are therefore slower, and offer no choice of backends for matrix products.
+are therefore slower than those with the fused loss. They offer no choice of backends for matrix products.
 
 Shapes: N = T x B tokens, n tokens of a chunk, D context width, K components, V vocabulary.
 """
@@ -34,9 +34,9 @@ class ChunkedHead(Head):
         self.pointwise = Identity()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; subclasses define them.
+        """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; subclasses define the method.
 
-        The first dimension of each tensor is the N tokens, and ``losses`` splits the tensors along it. For example,
+        ``h_ND`` are the hidden states. The first dimension of each returned tensor has length N. For example,
         ``MultiFacet`` returns the log mixture weights [N, K] and the facets [N, F, E].
         """
         raise NotImplementedError
@@ -44,12 +44,15 @@ class ChunkedHead(Head):
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
         """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk; subclasses define the method.
 
-        The arguments are the tensors that the method ``of_tokens`` returned, each cut to the rows of these n tokens.
+        The arguments are the tensors that the method ``of_tokens`` returned, cut to the n rows of the chunk.
         """
         raise NotImplementedError
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return -ln P(target) of each token [N], and the sum, in nats; ``generator`` is unused (no dropout)."""
+        """Return -ln P(target) of each token, [N] nats, and the sum over all tokens.
+
+        ``h`` is [N, D] or [T, B, D], and ``target`` is [N] or [T, B]. ``generator`` is unused (no dropout).
+        """
         target_N1 = target.reshape(-1, 1)
         rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
         chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)

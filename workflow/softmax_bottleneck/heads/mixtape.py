@@ -2,8 +2,9 @@
 Bottleneck Efficiently", section 3).
 
 Each word v mixes its K logits with weights pi_kv of its own (logit space vector gating). One softmax therefore
-suffices, and the rank is not bounded by the width. The weights are the leaves of a binary tree of K - 1 sigmoid gates.
-For K = 4 they are g_1v g_2v, g_1v (1 - g_2v), (1 - g_1v) g_3v and (1 - g_1v)(1 - g_3v). Gate i of word v is
+suffices, and the rank is not bounded by the width. K - 1 sigmoid gates form a binary tree with K leaves. The weight of
+a leaf is the product of the gates g, or of 1 - g, on the path from the root. For K = 4 the weights are g_1v g_2v,
+g_1v (1 - g_2v), (1 - g_1v) g_3v and (1 - g_1v)(1 - g_3v). Gate i of word v is
 
     g_iv = sigmoid(a_v . tanh(U_i h) + u_i . h + c_iv)
 
@@ -14,7 +15,7 @@ Numerical stability: the weights are in [0, 1] and sum to one, so that a mixed l
 log_softmax subtracts the largest logit.
 
 Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding width, K components, G gate width,
-R rows of gates, V vocabulary.
+R different vectors a_v, V vocabulary.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class Mixtape(ChunkedHead):
         self.reset_decoder()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return three tensors: the latent vectors tanh(H_k h) [N, K, E], and two inputs of the gates.
+        """Return the tuple (tanh(H_k h) [N, K, E], tanh(U_i h) [N, K-1, G], u_i . h [N, K-1]).
 
-        The inputs of the gates are tanh(U_i h) [N, K-1, G] and u_i . h [N, K-1].
+        The first tensor has the latent vectors; the other two are the inputs of the gates.
         """
         latent_NKE = torch.tanh(self.latent(h_ND)).view(len(h_ND), self.components, -1)
         gate_latent_NKG = torch.tanh(self.gate_latent(h_ND)).view(len(h_ND), self.gates, -1)
@@ -79,8 +80,8 @@ class Mixtape(ChunkedHead):
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
         """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk.
 
-        The arguments are the tensors of ``of_tokens``, cut to these tokens. The K logits of a word are mixed in pairs,
-        from the leaves of the tree of sigmoid gates to its root.
+        The arguments are the tensors of ``of_tokens``, cut to these tokens. At each level of the tree, from the leaves
+        to the root, one gate mixes two neighbouring logits of a word into one.
         """
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]

@@ -1,8 +1,11 @@
-"""Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) (+ floor)  (Yang 2018; Kanai 2018, eq. 4).
+"""Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) + floor  (Yang 2018; Kanai 2018, eq. 4).
 
-If g and the prior are sigsoftmax, this is MoSS (Kanai 2018, eq. 19); with g = lms-plif it is MoS-PLIF (Ganea 2019).
-The floor is the option ``probability_floor``: 0 by default (Parthiban 2021), or 1e-8 (Yang 2018).
+The module `mixture` defines latent_k and prior_k. The option ``pointwise`` names the head whose function is g. If
+``pointwise`` and ``prior`` are sigsoftmax, the head is MoSS (Kanai 2018, eq. 19). If ``pointwise`` is lms-plif, the
+head is MoS-PLIF (Ganea 2019). The floor is the option ``probability_floor``, a number added to every probability: 0 by
+default (Parthiban 2021), or 1e-8 (Yang 2018).
 Numerical stability: the K terms are added in log space (logaddexp), so that nothing underflows.
+Shapes: N = T x B tokens, D context width, K components, E embedding width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -84,10 +87,10 @@ class MixtureOfSoftmaxes(MixtureHead):
         )
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats; ``generator`` samples the latent dropout.
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D].
 
-        With a probability floor (``probability_floor``) the probabilities of a token sum to more than one. Components
-        are added one at a time, so that no array is larger than [N, V].
+        ``generator`` samples the latent dropout in train mode. If ``probability_floor`` is positive, the probabilities
+        of a token sum to more than one. Components are added one at a time, so that no array is larger than [N, V].
         """
         latent_NKE, log_prior_NK = self.latents(h, generator), self.log_prior(h)
         log_p_NV = self._component(latent_NKE, log_prior_NK, 0)

@@ -1,7 +1,7 @@
 """The fused loss of most heads: losses and gradients, computed without storing the [N, V] or [N, K, V] logits.
 
-A row r is a token's context or, in a mixture, one of the K components of a token. Row r of E is the latent vector, y_r
-the target word and c_r the loss. With the decoder W, b and the pointwise function g,
+A row r is a token's context or, in a mixture, one of the K components of a token. Each row has a latent vector, which
+is row r of the matrix E, a target word y_r and a loss c_r. With the decoder W, b and the pointwise function g,
 
     l = E W^T + b,   s = g(l),   c_r = logZ_r - s_{r,y_r},   logZ_r = log sum_v exp(s_rv).
 
@@ -9,14 +9,15 @@ With the total loss L and the row weights w_r = dL/dc_r, the gradients are
 
     G_rv = dL/dl_rv = w_r (exp(s_rv - logZ_r) - [v = y_r]) g'(l_rv),   dE = G W,   dW = G^T E,   db = sum_r G_r.
 
-A mixture has the loss -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor) for token n, with mixture weights pi_nk.
-The row weights of a mixture are the posterior responsibilities exp(log pi_nk - c_nk - log p_n), which are known as soon
-as the K rows of a token are computed.
+In a mixture with the weights pi_nk, the loss of token n is -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor). If L
+is the sum of these losses, the weight of row (n, k) is its posterior responsibility exp(log pi_nk - c_nk - log p_n).
+The responsibilities are known as soon as the K rows of a token are computed.
 
 A sweep is one pass over all chunks of tokens; a chunk holds the logits of all V words. If gradients are needed, the
 sweep of the forward pass also computes the gradients of the unweighted sum of the losses (three matrix products,
-nothing computed twice). If the upstream gradient is the same for every token, as under a sum or a mean, the backward
-pass multiplies these gradients by it. Otherwise a second sweep weights each token's loss by its upstream gradient.
+nothing computed twice). If the upstream gradient is the same number for every token, as under a sum or a mean, the
+backward pass multiplies these gradients by that number. Otherwise a second sweep weights each token's loss by its
+upstream gradient.
 
 Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
 """
@@ -64,10 +65,16 @@ def row_nll(
     *,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """Return -log softmax(g(h W^T + b))[target] of every row of h, and the sum of these losses, in nats.
+    """Return -log softmax(g(h W^T + b))[target] of every row of h, [N] nats, and the sum of these losses.
 
-    The result can be differentiated once, with respect to h, W, b and the parameters of g. ``pointwise`` is g, and
-    ``backends`` gives backends and precision of the matrix products.
+    The result can be differentiated once, with respect to h, W, b and the parameters of g.
+
+    Args:
+        h_ND: hidden states h.
+        weight_VD, bias_V: matrix W and bias b of the decoder.
+        target_N: index of the target word of each row.
+        pointwise: function g, applied to each logit.
+        backends: backends and precision of the matrix products.
     """
     return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, backends))
 
@@ -83,9 +90,15 @@ def mixture_nll(
     probability_floor: float = 0.0,
     backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
 ) -> RowNLL:
-    """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, and the sum, in nats.
+    """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, [N] nats, and the sum.
 
     The result can be differentiated once, with respect to the latent vectors, log priors, W, b and the parameters of g.
+
+    Args:
+        latent_NKD: latent vector of each component.
+        log_prior_NK: logarithm of the mixture weight of each component.
+        weight_VD, bias_V, target_N, pointwise, backends: as in ``row_nll``.
+        probability_floor: number added to the probability of the target word.
     """
     problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, backends)
     return _apply(problem)
@@ -105,14 +118,14 @@ class _Problem:
     backends: MatmulBackends
 
     def tensors(self) -> tuple[Tensor | None, ...]:
-        """Return the differentiable inputs in the order of ``_Gradients.as_tuple``."""
+        """Return the latent vectors, log priors (or None), b, W and the trainable parameters of g."""
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return an object for one pass of the loss over all chunks of logits.
+        """Return a new `Sweep`, which does the element-wise operations of one pass over all chunks of logits.
 
-        The pass uses the GPU kernels of ``triton_rows.py`` if device, dtype and pointwise function allow it, otherwise
-        the pointwise function's own ``sweep``.
+        With ``with_gradients`` the pass computes gradients besides losses. The result is a ``RowSweep`` (GPU kernels)
+        if device, dtype and pointwise function allow it, otherwise the pointwise function's own sweep.
         """
         fits = self.weight_VD.device.type in KERNEL_DEVICES and self.weight_VD.dtype == torch.float32
         kernels = _row_kernels() if fits else None
@@ -134,10 +147,11 @@ def _row_kernels() -> ModuleType | None:
 
 
 def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
-    """Return the number of tokens per chunk.
+    """Return the number of tokens per chunk, such that all arrays of a chunk together fit in `CHUNK_BYTES`.
 
-    The number of chunks is the smallest with which all arrays of a chunk together fit in `CHUNK_BYTES`; the tokens are
-    divided evenly among these chunks. A token needs ``num_components`` rows of logits.
+    The tokens are divided evenly among the smallest number of chunks that allows this. A token has ``num_components``
+    rows of logits. ``weight_VD`` gives the device, the dtype and the number of words. ``pointwise.arrays`` says how
+    many arrays of the size of the logits exist at once.
     """
     budget = CHUNK_BYTES.get(weight_VD.device.type, CHUNK_BYTES["cuda"])
     most = max(1, budget // (num_components * len(weight_VD) * weight_VD.element_size() * pointwise.arrays))
@@ -159,9 +173,9 @@ class _Gradients:
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
-        """Return zero gradients of W and b, and uninitialised ones of the latent vectors and the log priors.
+        """Return zero gradients of W and b, and uninitialised gradients of the latent vectors and the log priors.
 
-        The uninitialised gradients have one row per token, which the chunk with this token overwrites.
+        The uninitialised gradients have one row per token. Each chunk overwrites the rows of its tokens.
         """
         prior_NK = problem.log_prior_NK
         return cls(
@@ -194,7 +208,7 @@ def _apply(problem: _Problem) -> RowNLL:
 class _RowNLLFunction(torch.autograd.Function):
     """The autograd function of the fused loss; the forward pass computes losses and gradients together (``_sweep``).
 
-    The tensors of the problem are passed a second time as arguments, because autograd tracks only tensor arguments.
+    The arguments are a problem and its ``tensors()``, because autograd tracks only tensors that are arguments.
     """
 
     @staticmethod
@@ -225,8 +239,8 @@ class _RowNLLFunction(torch.autograd.Function):
 def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | None:
     """Return the upstream gradient of a token's loss, a scalar, if it is the same for all tokens; else return None.
 
-    ``grad_nll_N`` is the gradient with respect to the N losses, ``grad_total`` that with respect to their sum. Each is
-    None if that output is not used. Comparing the numbers of ``grad_nll_N`` makes the CPU wait for a GPU.
+    ``grad_nll_N`` is the upstream gradient of the output `nll_N`, and ``grad_total`` that of the output `total`. Either
+    is None if its output is not used. Comparing the numbers of ``grad_nll_N`` makes the CPU wait for a GPU.
     """
     if grad_nll_N is None:
         return grad_total
@@ -237,10 +251,10 @@ def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | N
 
 
 def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) -> tuple[Tensor, _Gradients | None]:
-    """Return, by one pass over the logits, the losses [N] and the gradients of their weighted sum.
+    """Return the losses [N] and the gradients of their weighted sum, computed in one pass over the logits.
 
-    ``weight_N`` holds the weights of the losses; None means that all are one. Without ``with_gradients`` the second
-    result is None.
+    ``weight_N`` holds the weights of the losses; None means that all are one. Without ``with_gradients`` the result is
+    (losses, None).
     """
     num_tokens, num_components, _ = problem.latent_NKD.shape
     nll_N = problem.latent_NKD.new_empty(num_tokens)
@@ -274,10 +288,10 @@ class _Chunk:
         self._latent_RD = latent_nKD.reshape(-1, latent_nKD.shape[2])
 
     def losses(self, nll_n: Tensor) -> Tensor | None:
-        """Write the loss of each token of the chunk into ``nll_n``, and return the responsibilities [R, 1] of the rows.
+        """Write the loss of each token of the chunk into ``nll_n``, and return the responsibilities [R, 1] of its rows.
 
-        A row is one component of a token, and a responsibility is the posterior probability of that component. For
-        a head without a mixture all responsibilities are 1, and the result is None.
+        The responsibility of a row is the posterior probability of its component of the mixture. For a head without a
+        mixture the result is None, because all responsibilities are 1.
         """
         problem, latent_RD = self._problem, self._latent_RD
         num_words, multiple = len(problem.weight_VD), self._sweep.row_multiple
@@ -301,13 +315,13 @@ class _Chunk:
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
-        """Add the chunk's part to ``gradients``, the gradients of all tokens.
+        """Add the chunk's part to the gradients of W and b, and write its rows of the other gradients.
 
-        The gradients of latent vectors and log priors have one row per token; the rows of this chunk are overwritten.
-        For W and b, the chunk's part is added to a sum. The sweep object sums the gradients of g's parameters.
+        The other gradients are those of latent vectors and log priors, which have one row per token. The `Sweep` of
+        this chunk sums the gradients of g's parameters.
 
         Args:
-            gradients: the gradients of all tokens; changed in place.
+            gradients: the gradients for all tokens; changed in place.
             responsibility_R1: the result of ``losses``.
             weight_n: the upstream gradient of each token; None if all are one.
         """

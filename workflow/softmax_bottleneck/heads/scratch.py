@@ -1,8 +1,8 @@
 """Reusable work arrays of the fused loss, each as large as the logits of one chunk.
 
-On a CPU the arrays are kept from one loss to the next. The first use of newly allocated memory takes as long as a
-softmax over an array of that size, which is the largest part of a small model's training step. A GPU's allocator reuses
-memory by itself.
+On a CPU the arrays are kept from one loss to the next, because the first use of newly allocated memory is slow. It
+takes as long as a softmax over the array, and this softmax is the largest part of a small model's training step. On a
+GPU nothing is kept here, because torch's allocator reuses memory by itself.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _KEPT = threading.local()
 
 
 def scratch(name: str, shape: Sequence[int], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return an uninitialised array on the device of ``like``, with the dtype of ``like`` by default.
+    """Return an uninitialised array of this shape on the device of ``like``, by default with the dtype of ``like``.
 
-    On a CPU the array uses memory that belongs to this thread and ``name``. It is therefore valid until the same thread
-    requests ``name`` again.
+    On a CPU each pair of thread and ``name`` has its own memory. The next call with the same name in the same thread
+    returns the same memory, so the array must not be used after that call.
     """
     dtype = dtype or like.dtype
     if like.device.type != "cpu":

@@ -3,8 +3,11 @@
 A row holds the logits l_v of all words v, to which the pointwise function g is applied. `_losses` reads a row once and
 computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads the row again and overwrites it with
 w (exp(g(l_v) - log Z) - [v = y]) g'(l_v), where w is the row's weight and y the target word. Each program instance of
-a kernel handles one row, so that the order of sums is fixed. Instances share only the histograms of a piecewise linear
-function, which are sums of integers and do not depend on the order.
+a kernel handles one row, so that the order of sums is fixed.
+
+If g is a trained piecewise linear function, its gradient follows from histograms: sums over the logits in each cell
+(`RowFunction.from_histograms`). All instances add to the same histograms. These are sums of integers, so that the order
+does not matter.
 
 The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
@@ -54,8 +57,8 @@ class RowSweep(Sweep):
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, None]:
         """Overwrite the logits of the last chunk with the gradients of its losses, and return (gradients [R, V], None).
 
-        ``weight_R1`` holds the weight of each row's loss (None: all ones). The gradients already contain the weights.
-        The second result is None, because no weights remain for the caller to apply.
+        ``weight_R1`` holds the weight of each row's loss (None: all ones). The gradients already contain the weights,
+        and therefore the second item is None: `Sweep.grad_` returns there the weights that are still to be applied.
         """
         weight_R1 = torch.ones_like(self._nll_R1) if weight_R1 is None else weight_R1.contiguous()
         row_inputs = torch.expm1(-self._nll_R1), weight_R1
@@ -68,9 +71,9 @@ class RowSweep(Sweep):
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
         """Overwrite the chunk's logits with their gradients, and add the chunk's part to the histograms of all chunks.
 
-        The histograms are the sums [2, K] of `RowFunction.from_histograms`. The kernel sums integers: it scales each
-        summand so that the largest possible one is 2^HISTOGRAM_BITS, and rounds it. ``at_target_R1`` is p - 1, where p
-        is the probability of the row's target word. ``weight_R1`` holds the row weights.
+        The histograms [2, K] are the argument of `RowFunction.from_histograms`. The kernel sums integers: it multiplies
+        each summand by a scale and rounds the product, which is at most 2^HISTOGRAM_BITS. ``at_target_R1`` is p - 1,
+        where p is the probability of the row's target word. ``weight_R1`` holds the row weights.
         """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
@@ -101,11 +104,12 @@ class RowSweep(Sweep):
 
 @triton.jit
 def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
-    """Return the score g(l), the slope g'(l), the cell of l and the position in that cell.
+    """Return the score g(l), the slope g'(l), the cell of l and the position in that cell, for a block of logits l.
 
-    The position is 0 at the left end and 1 at the right end of the cell; beyond the outer cells it is outside this
-    range. Cell and position are 0 unless g is piecewise linear (KIND is plif). a, b and c are the constants of the
-    `RowFunction`; their meaning for each KIND is in the comments.
+    The position is 0 at the left end and 1 at the right end of the cell. A logit left or right of all cells counts as
+    one of the outermost cell, with a position below 0 or above 1. Cell and position are 0 unless KIND is "plif" (g is
+    piecewise linear). `table` has the slope and the value at the left end of each of the `num_cells` cells. KIND and
+    the constants a, b and c are those of the `RowFunction`; comments below give their meaning for each KIND.
     """
     cell = tl.zeros_like(logit).to(tl.int32)
     place = tl.zeros_like(logit)
@@ -137,7 +141,10 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
     """Write log Z and the loss of one row of logits into `log_z` and `nll`.
 
     If histograms are needed (COUNTS), also write into `reach` the largest distance of a logit from the left end of its
-    cell, in cell widths; this distance sets the scale of the fixed-point sums.
+    cell, in cell widths. `RowSweep._add_to_histograms` derives `scale` from this distance.
+
+    `target` has the target word of each row, and `stride` is the distance of two rows in memory. Each row has
+    `num_words` logits, read in blocks of BLOCK words. The other arguments are those of `_apply`.
     """
     row = tl.program_id(0).to(tl.int64)
     largest = tl.full((), float("-inf"), tl.float32)
@@ -164,11 +171,14 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
 @triton.jit
 def _gradients(logits, target, log_z, at_target, weight, scale, counts, num_words, stride, table, num_cells, a, b, c,
                KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Overwrite one row of logits with the gradient of its loss, times the row's weight.
+    """Overwrite one row of logits with the gradient of its loss, times the row's `weight`.
 
-    If histograms are needed (COUNTS), also add to `counts` [2, K], two sums over the logits in each cell. Row 0 sums
-    dL/dg; row 1 sums dL/dg times the position in the cell. A summand of row i is multiplied by `scale[i]` and then
-    rounded to an integer.
+    If histograms are needed (COUNTS), also add the row's part to the histograms `counts` [2, K]. For each cell,
+    `counts[0]` sums dL/dg over the logits in the cell, and `counts[1]` sums dL/dg times the position in the cell.
+    Summands of `counts[i]` are multiplied by `scale[i]` and then rounded to integers.
+
+    `log_z` is the result of `_losses`. `at_target` is p - 1 of each row, where p is the probability of the target word.
+    The other arguments are those of `_losses`.
     """
     row = tl.program_id(0).to(tl.int64)
     normaliser = tl.load(log_z + row)

@@ -1,7 +1,8 @@
-"""The records of finished runs: two equal files, so that losing one of them never repeats the run.
+"""The records of finished runs: two equal files, so that a run is not repeated if one of them is lost.
 
-Snakemake knows one of the two files, the result (`done.json` or `dynamic.json`), and deletes it before a job and after
-a failed job. It never deletes the other file, `outcome.json`, from which the result is restored.
+One copy is the output of the run's Snakemake rule (`done.json` or `dynamic.json`), called the result. Snakemake deletes
+the result before a job and after a failed job. The other copy, `outcome.json`, is unknown to Snakemake and therefore
+never deleted. The result is restored from this copy.
 """
 
 import os
@@ -16,23 +17,23 @@ OUTCOME_FILE = "outcome.json"
 
 
 def paths(folder: Path, result: str) -> tuple[Path, Path]:
-    """Return the paths of the two copies of a run's record, outcome.json and `result`, in the order of writing."""
+    """Return the paths of both copies of the record in a run's folder: outcome.json, then `result` (`done.json`)."""
     return folder / OUTCOME_FILE, folder / result
 
 
 def sound_record(folder: Path, result: str) -> Path | None:
     """Return the path of an intact copy of the record, outcome.json if possible; None if neither copy is intact.
 
-    A copy is intact if it matches the hash file beside it.
+    A copy is intact if it matches the hash file beside it. The arguments are those of `paths`.
     """
     return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
 
 
 def restore(folder: Path, result: str) -> None:
-    """Rewrite a missing or damaged copy of the record from the other copy, if that one is intact.
+    """Rewrite a missing or damaged copy of the record from the intact copy; do nothing if neither is intact.
 
-    If neither copy is intact, nothing is written. The new file gets the modification time of the intact one, so that
-    results made from the record do not look outdated to Snakemake.
+    The new file gets the modification time of the intact one. Files made from the record therefore do not look outdated
+    to Snakemake. The arguments are those of `paths`.
     """
     sound = sound_record(folder, result)
     for path in paths(folder, result):
@@ -46,8 +47,8 @@ def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any
 
     Args:
         path: file of the record or resume state, for the error message.
-        stored: ids in that file.
-        here: ids of this run. The file belongs to this run if `stored` has the same keys and values.
+        stored: ids that the file contains.
+        here: ids of this run. The file belongs to this run only if `stored` equals `here`.
     """
     for key in sorted({*stored, *here}):
         ours, theirs = here.get(key, "absent"), stored.get(key, "absent")

@@ -50,7 +50,7 @@ STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of background, text and lines. The colours of the matplotlib style sheet are those of LIGHT."""
+    """The colours of background, text, secondary text and grid lines; LIGHT has those of the matplotlib style sheet."""
 
     paper: str
     ink: str
@@ -64,7 +64,7 @@ DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure made by a view: the canvas, the numbers drawn, and a note on the runs that are drawn or missing."""
+    """A figure: the canvas, the drawn numbers (written to the figure's CSV), and a note printed with the figure."""
 
     canvas: Canvas
     data: pd.DataFrame
@@ -86,10 +86,10 @@ class Style:
 
 
 def styles(models: Sequence[str]) -> dict[str, Style]:
-    """Return {model: style}. Known models have fixed colours; for others a hash of the name chooses a spare colour.
+    """Return {model: style} for the models of a figure.
 
-    No two models share a colour as long as spare colours are left. A model's marker and line style depend on its name
-    only.
+    Models in PALETTE have fixed colours. For other models, a hash of the name chooses a spare colour. No two models
+    share a colour as long as spare colours are left. A model's marker and line style depend on its name only.
     """
     free, looks = list(SPARE), {}
     for model in models:
@@ -104,7 +104,7 @@ def styles(models: Sequence[str]) -> dict[str, Style]:
 
 # --- canvas ---------------------------------------------------------------------------------------------------------
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
-    """Return a canvas and its rows x columns axes, each `width` x `height` inches."""
+    """Return a canvas and an array [rows, columns] of its axes, each `width` x `height` inches."""
     canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
     canvas.set_layout_engine("constrained", w_pad=0.08, h_pad=0.1)
     return canvas, canvas.subplots(rows, columns, squeeze=False)
@@ -135,8 +135,8 @@ def by_corpus(
     Args:
         source: the experiment and its records.
         data: the numbers to draw, with the columns `dataset` and `model`.
-        size: panels per row, and their width and height in inches.
-        draw: fills the panels of a corpus from (panels, corpus, rows of `data` of this corpus).
+        size: number of panels per row, and width and height of a panel in inches.
+        draw: called as `draw(axes, corpus, own)`; fills a row of panels with `own`, the part of `data` of this corpus.
         note: the note of the drawing; by default a sentence on how many runs are drawn.
         has_legend: True for a legend with the models.
     """
@@ -160,7 +160,7 @@ def by_corpus(
 def crossed(
     rows: Sequence[Any], columns: Sequence[Any], width: float, height: float, draw: Callable[[Axes, Any, Any], None]
 ) -> Canvas:
-    """Return a canvas with a panel for every pair of row and column; `draw(panel, row, column)` fills a panel."""
+    """Return a canvas with a `width` x `height` inch panel per (row, column); `draw(axes, row, column)` fills it."""
     canvas, axes = panels(len(rows), len(columns), width, height)
     for line, row in zip(axes, rows, strict=True):
         for panel, column in zip(line, columns, strict=True):
@@ -169,7 +169,7 @@ def crossed(
 
 
 def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style]) -> None:
-    """Add a legend of models below all panels, in as many columns as fit."""
+    """Add a legend below all panels. `names` is {model: printed name}, and `looks` is {model: style}."""
     handles = [
         Line2D([], [], color=looks[model].colour, linestyle=looks[model].dash, linewidth=2.2, label=name)
         for model, name in names.items()
@@ -190,7 +190,7 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
         axes: the panel.
         data: the numbers to draw, with the columns `model` and `seed` and those that `x` and `y` name.
         x, y: names of columns of `data`, such as "epoch" and "rank_press".
-        looks: the models and their styles.
+        looks: {model: style}.
         dots: True to draw the seeds as dots.
     """
     for model, style in looks.items():
@@ -207,7 +207,8 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
     """Draw a table as a heat map in shades of blue with a number in every square.
 
-    `form` is the format of the numbers, such as `.2f`. `look` are further options of `seaborn.heatmap`.
+    `table` is a frame of numbers, whose index and columns label the axes. `form` is the format of the numbers, such as
+    `.2f`. `look` are further options of `seaborn.heatmap`.
     """
     blues = sns.color_palette("blend:#eef3f9,#69a5ea", as_cmap=True)
     fixed: dict[str, Any] = {"cmap": blues, "vmin": 0, "annot": True, "cbar": False, "linecolor": LIGHT.paper}
@@ -232,7 +233,7 @@ def log_y(axes: Axes) -> None:
 
 
 def power(value: float, _position: object = None) -> str:
-    """Return the label of a tick on a log axis: 10⁻³, or 2·10⁻³ between powers of ten."""
+    """Return the label of a tick on a log axis, such as 10⁻³ or 2·10⁻³; empty if `value` is not positive."""
     if value <= 0:
         return ""
     exponent = math.floor(math.log10(value) + 1e-9)
@@ -242,7 +243,7 @@ def power(value: float, _position: object = None) -> str:
 
 
 def integer(value: float, _position: object = None) -> str:
-    """Return the label of a tick as an integer with thin spaces between thousands."""
+    """Return the label of a tick: `value` as an integer with thin spaces between thousands."""
     return f"{value:,.0f}".replace(",", "\u2009")
 
 
@@ -265,7 +266,10 @@ def to_svg(canvas: Canvas) -> str:
 
 # --- which runs are drawn, in words ---------------------------------------------------------------------------------
 def count_note(source: Source, have: int | pd.DataFrame) -> str:
-    """Return a note on how many planned runs are drawn; `have` is this number, or the data of the figure."""
+    """Return a note such as `3 of 4 planned runs are in this figure.`
+
+    `have` is the number of drawn runs, or the data of the figure, in which a run is a distinct (dataset, model, seed).
+    """
     if isinstance(have, pd.DataFrame):
         have = len(have[["dataset", "model", "seed"]].drop_duplicates())
     runs = [run for dataset in source.datasets for run in source.runs_on(dataset)]
@@ -273,22 +277,22 @@ def count_note(source: Source, have: int | pd.DataFrame) -> str:
 
 
 def corpus_title(source: Source, dataset: str) -> str:
-    """Return the title of a corpus, shortened to fit a panel."""
+    """Return the title of a corpus, shortened to at most 48 characters."""
     return textwrap.shorten(source.dataset(dataset).title, 48, placeholder="…") or dataset
 
 
 def paper_title(source: Source, dataset: str, same: bool) -> str:
     """Return the title of a panel of published numbers, such as `Penn Treebank: published`.
 
-    `same` is True if this study has the published settings. Otherwise, the title ends with `, full size`.
+    If `same` is False, this study's settings are not the published ones, and the title ends with `, full size`.
     """
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 
 
 def short_name(study: Study, model: str) -> str:
-    """Return the label of a model, shortened in the middle to fit a tick.
+    """Return the label of a model; if it is longer than LONGEST_NAME, `…` replaces its middle.
 
-    The shortened label ends as the full one does, because the end distinguishes the models of a grid.
+    The end is kept, because the models of a grid differ in it.
     """
     text, half = label(study, model), LONGEST_NAME // 2
     return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"

@@ -1,7 +1,8 @@
 """Estimates of the FLOP, hours, memory and disk space of a run, from its settings alone.
 
-The hours are the FLOP divided by a rate, plus a time for every update. The rates of a GPU are modelled; the rates of a
-CPU core are measured. The estimates help to decide where to run, and in which order.
+The hours are the FLOP divided by a rate (FLOP/s), plus a time for every update. The rates of a CPU core were measured;
+those of a GPU come from a model of one H100 (docs/gpu.md). The estimates help to decide where to run, and in which
+order.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ class Rates:
         vocabulary: FLOP/s of the matrix products over the vocabulary in training.
         network: FLOP/s of all other matrix products.
         update_s: seconds of overhead per update: kernel launches, dropout masks and the sequential steps of an LSTM.
-        segment_s: seconds of overhead per forward pass over a segment in dynamic evaluation.
+        segment_s: seconds of overhead per segment of dynamic evaluation (the tokens between two updates).
         float64: FLOP/s of Gram matrices in float64.
         eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
         weights: bytes/s at which the network's weights are read from memory. This rate limits the evaluation of one
             long text at batch size 1, where every token reads all weights.
-        cells: (context, word) pairs per second that an update of a fit handles, apart from matrix products. The rate
-            holds for a head that applies one function to each logit. A mixture with K components has 1 / K of this
-            rate, and an LMS head with K sigmoids has 2 / K of it.
+        cells: (context, word) pairs per second in an update of a fit, without the matrix products. The rate holds for a
+            head that applies one function to each logit. A mixture of K components is K times slower, and an LMS head
+            with K sigmoids is K / 2 times slower.
     """
 
     vocabulary: float
@@ -119,14 +120,14 @@ class _Model:
 def _rows_of(model: Run | Fit) -> int:
     """Return how many logit vectors over the vocabulary a head computes per context.
 
-    A mixture of distributions computes one per component. All other heads compute one, also MoC, which mixes context
-    vectors before the product with the output matrix.
+    A head that mixes distributions or logits computes one per component. All other heads compute only one, and so does
+    MoC, which mixes context vectors before the product with the output matrix.
     """
     return int(model.head.options.get("components", 1)) if model.head.name != "moc" else 1
 
 
 def rates_of(kind: str, precision: str) -> Rates:
-    """Return the rates of a `cpu` or `gpu` at a precision: `fp32`, `tf32`, `tf32x3` or `bf16`.
+    """Return the rates of a device (`kind` is `cpu` or `gpu`) at a precision: `fp32`, `tf32`, `tf32x3` or `bf16`.
 
     A precision that the device lacks counts as fp32.
     """
@@ -142,7 +143,7 @@ def evaluation_hours(
     validation text. They also include scoring the validation and test texts with fixed and with dynamic weights.
 
     Args:
-        wanted: the dynamic evaluation.
+        wanted: the dynamic evaluation, with its run and settings.
         parameters: number of trainable parameters of the model.
         tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
         vocabulary_size: number of word types of the corpus.
@@ -166,9 +167,10 @@ def evaluation_hours(
 
 
 def fit_hours(unit: Unit, kind: str) -> float:
-    """Return the hours that a unit of fits takes on a `kind` of device, `cpu` (one core) or `gpu`.
+    """Return the hours that a unit of fits takes on a device; `kind` is `cpu` (one core) or `gpu`.
 
-    Every fit is counted at `fit.width`. The estimate is too high for a fit with `equal_to`, whose head is narrower.
+    Every fit is counted at its planned width. The estimate is too high if the head is made narrower so that it has no
+    more parameters than another head (`Fit.equal_to`).
     """
     rates, (contexts, words) = rates_of(kind, "fp32"), unit.shape
     cells = contexts * words
@@ -235,7 +237,7 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
         parameters: number of trainable parameters.
         tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
         vocabulary_size: number of word types of the corpus.
-        tracked: True if the run keeps weights during training and their ranks are measured.
+        tracked: True if the run stores its weights at some epochs and their ranks are measured, too.
     """
     model = _Model.of(run, parameters, vocabulary_size)
     passes = BACKWARD * tokens["train"] / run.schedule.pieces + tokens["valid"]

@@ -27,7 +27,7 @@ class SourceEntry(TypedDict, total=False):
 
     Attributes:
         addresses: addresses for download, tried in order; if they are given, `sha256` and `bytes` are required.
-        path: path of a local file relative to this YAML, instead of `addresses`.
+        path: path of a local file, relative to the folder of the dataset's YAML; given instead of `addresses`.
         sha256: hash of the whole file.
         bytes: size of the file, which is also the limit of a download.
         member: name of the file inside a zip or tar archive.
@@ -86,19 +86,20 @@ class Dataset:
         source: home page or paper.
         licence: terms of use.
         citation: how to cite the dataset.
-        mirror: folder of the dataset inside a mirror (a folder with copies of the corpora).
+        mirror: name of the dataset's own folder inside a mirror, which is a folder with copies of all corpora.
         files: file name -> origin of the file.
         expected: facts that are checked after tokenising.
         base: corpus of which this one is a smaller part.
         vocabulary_size: with `base`, the number of most frequent words to keep; all others become <unk>.
         train_tokens: with `base`, the number of training tokens to keep, counted from the first.
-        contexts: file of report/published with the positions in the test text whose predictions are shown (default:
-            random positions).
+        contexts: name of a file in report/published, such as `ptb_contexts.csv`. The file lists the positions in the
+            test text whose predictions are shown (default: random positions).
         rank_contexts: number of contexts, counted from the start of the test text, over which ranks are computed. Ranks
             over all test contexts are then recorded as separate metrics (suffix `_all`). When absent, ranks are
             computed over all test contexts only.
         language: settings of the synthetic language.
-        wordsim: dataset of benchmarks for the word vectors; `self` for a language that derives its own benchmark.
+        wordsim: name of the dataset with the word-similarity benchmarks on which word vectors are tested; `self` for a
+            language, whose own distribution gives the benchmark.
     """
 
     name: schema.Name
@@ -140,7 +141,7 @@ class Dataset:
     def identity(self) -> str:
         """The hash that identifies the corpus, as 64 hex digits.
 
-        The first of these items that the dataset has gives the hash:
+        The hash depends on which of these attributes is set; if several are set, the first one counts:
 
         1. `language`: hash of its settings and of the code that makes the language.
         2. `expected.token_sha256`: this hash itself.
@@ -177,7 +178,7 @@ class Dataset:
 
     @property
     def corpus(self) -> str:
-        """The value of `published_as` or, if that is not set, of `stands_for`; empty if neither is set."""
+        """The published corpus to compare with: `published_as` or, if unset, `stands_for`; empty if both are unset."""
         return self.published_as or self.stands_for or ""
 
 
@@ -185,7 +186,7 @@ class Dataset:
 def load_dataset(name: str, near: Path) -> Dataset:
     """Return the dataset with this name, read from the YAML that `schema.find_config` finds.
 
-    `near` is the folder of the study, whose own datasets take precedence over those in config/.
+    `near` is the folder of the study. Datasets in this folder take precedence over those in config/.
 
     Raises:
         UserError: the name is unknown, a key or value is not allowed, or `base` or `wordsim` names a dataset of the

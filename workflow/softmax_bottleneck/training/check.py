@@ -1,7 +1,7 @@
-"""The step `check`: it builds the models of a study without allocating their weights, before the first job begins.
+"""The step `check`, which builds the models of a study before the first job, without allocating their weights.
 
-Before anything is computed, the step finds incompatible options, models that are too large for the machine, and ranks
-that need more contexts than the test text has. The step also counts parameters and estimates costs.
+The step finds incompatible options, models that are too large for the machine, and ranks that need more contexts than
+the test text has. It also counts parameters and estimates costs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from softmax_bottleneck.training.model import build, count_parameters
 def check(study: Study, say: Callable[[str], None]) -> None:
     """Build all models of a study without weights, check the limits of this machine, and write check.json.
 
-    The file has the number of parameters and the estimated cost of every run (see `facts`).
+    The file has the number of parameters and the estimated cost of every run (see `facts`). `say` is called with one
+    sentence on the number of runs and their hours.
 
     Raises:
         UserError: the options of a model do not fit together, or the machine or a text is too small for a run.
@@ -45,7 +46,7 @@ def _sizes(study: Study) -> dict[str, Size]:
 
 
 def parameters(run: Run, vocabulary_size: int) -> int:
-    """Return the number of trainable parameters, counted without allocating the weights.
+    """Return the number of trainable parameters of a run's model, counted without allocating the weights.
 
     Raises:
         UserError: the options of the model do not fit together.
@@ -116,11 +117,11 @@ def _memory_gb(on_gpu: bool) -> float:
 
 
 def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
-    """Yield (run, key, split, tokens): the least number of tokens that the split needs for a run.
+    """Yield (run, key, split, tokens) for every text that is read in parallel streams.
 
-    A text is cut into parallel sequences, the streams. `key` is the setting with the number of streams, such as
-    `schedule.batch_size`. Each stream needs two tokens, or three for training. If training reads the text in pieces,
-    every piece needs these tokens.
+    `tokens` is the least number of tokens that the split must have for the run. `key` is the setting with the number of
+    streams, such as `schedule.batch_size`. Each stream needs two tokens, or three in training. If training divides its
+    text into pieces (`schedule.pieces`), each piece needs three tokens per stream.
     """
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule
@@ -133,7 +134,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 
 def check_stages(study: Study) -> None:
-    """Raise UserError if the body of a dynamic evaluation carries no state between segments, as the transformer."""
+    """Raise UserError if a dynamic evaluation has a body, such as the transformer, without state between segments."""
     sizes = _sizes(study)
     for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:
@@ -145,9 +146,9 @@ def facts(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> dict[str, An
     """Return the plan of a study as a dict for check.json; `planned` is the result of `costs`.
 
     Returns:
-        A dict with the keys `study` (name), `experiments` ({id: paths of its runs}), `runs` ({path: number of
-        parameters and the fields of `Cost`}), `fits` (paths of the jobs that fit heads to known distributions),
-        `finetuned` and `dynamic` (paths of the finetuned runs and of the dynamic evaluations).
+        A dict with the keys `study` (name), `experiments` ({id: paths of its runs}), `runs` ({path: dict with
+        `parameters`, the number of parameters, and the fields of `Cost`}), `fits` (paths of the units of fits),
+        `finetuned` (paths of the finetuned runs) and `dynamic` (paths of the dynamic evaluations).
     """
     runs = {path: {"parameters": count, **vars(cost)} for path, (count, cost) in planned.items()}
     experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}

@@ -4,11 +4,12 @@
 the first uses the learning rates that were meant for the previous update. The average of the weights starts at the
 second update.
 
-Each parameter group has a learning rate. The argument `factor` scales all rates for one update. In training it is the
-length of the chunk divided by the nominal length (Merity et al. 2018, section 5), times the falling rate of the epoch.
+Each parameter group has a learning rate. The argument `factor` of `step` and `prepare` multiplies all rates for one
+update. In training it is the length of the chunk divided by the nominal length (Merity et al. 2018, section 5), times
+the decay of the learning rate at this epoch.
 
-An update has two halves, so that a GPU can replay a captured update: `prepare` computes on the host the numbers that
-change from update to update; `apply` uses only these numbers, on the device.
+An update has two halves, so that a GPU can replay `apply` as a CUDA graph. `prepare` runs on the host and computes the
+numbers that change from update to update. `apply` runs on the device and uses only these numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class SGD:
     """Whether the update that is prepared is like those after it."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
-        """Store parameter groups of the form {"params": [tensors], "lr": rate}."""
+        """Store parameter groups of the form {"params": [tensors], "lr": rate}, and the weight decay for all groups."""
         self.groups = [(list(group["params"]), float(group["lr"])) for group in groups]
         self.parameters = [parameter for parameters, _ in self.groups for parameter in parameters]
         self.weight_decay = weight_decay
@@ -103,17 +104,18 @@ class ASGD(SGD):
 
     @property
     def is_steady(self) -> bool:  # type: ignore[override]
-        """True from the third update on: the first two restart the mean, and all later ones do equal operations.
+        """True if the prepared update is the third or a later one.
 
-        Only updates with equal operations can share one CUDA graph.
+        The first two updates restart the mean. All later updates do the same operations as each other, so that one CUDA
+        graph can replay them.
         """
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:
-        """Compute the learning rates of the next update and its weight in the running mean.
+        """Compute the numbers for the next call of `apply`: learning rates, and the weight in the running mean.
 
-        Quirk 1: an update uses the rates that the previous call of `prepare` computed with its `factor`. Only the first
-        update uses the rates of its own call.
+        Quirk 1: the rates are multiplied by the `factor` of the previous call of `prepare`, not by that of this call.
+        Only the first call uses its own `factor`.
         """
         rates = [rate * factor for _, rate in self.groups]
         used, self.rates = self.rates or rates, rates
@@ -122,7 +124,7 @@ class ASGD(SGD):
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Do one update of the weights theta, and add theta to the mean.
+        """Update the weights with the prepared numbers, and add the new weights to the running mean.
 
         Quirk 2: updates 1 and 2 both restart the mean, so that the mean covers the weights from update 2 on.
         """
@@ -136,7 +138,7 @@ class ASGD(SGD):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Replace the parameters by their running means inside the context."""
+        """Return a context in which the parameters have the values of their running means."""
         with torch.no_grad():  # copied, not exchanged: a captured update refers to memory locations
             current = [parameter.clone() for parameter in self.parameters]
             torch._foreach_copy_(self.parameters, self.averages)
@@ -149,7 +151,8 @@ class ASGD(SGD):
     def state(self) -> dict[str, Any]:
         """Return the state for resuming: a dict with the keys `averaged`, `steps`, `rates` and `averages`.
 
-        `steps` counts the updates. `rates` are used by the next update. `averages` has the mean of every parameter.
+        `steps` is the number of updates. `rates` has, for each group, the learning rate that the next update will use.
+        `averages` has the mean of every parameter. `averaged` is True.
         """
         return {"averaged": True, "steps": self.steps, "rates": list(self.rates), "averages": self.averages}
 
@@ -160,9 +163,9 @@ class ASGD(SGD):
 
 
 def should_switch(earlier_losses: Sequence[float], current_loss: float, window: int) -> bool:
-    """Return True if validation has stalled, by the non-monotonic trigger of NT-ASGD (Merity et al. 2018, algorithm 1).
+    """Return True if the validation loss stalls, by the trigger of NT-ASGD (Merity et al. 2018, algorithm 1).
 
-    Leave out the last `window` entries of `earlier_losses`. Validation has stalled if the current loss exceeds the
-    minimum of the remaining entries. If no entry remains, validation has not stalled.
+    The loss stalls if `current_loss` exceeds the minimum of `earlier_losses` without their last `window` entries. With
+    at most `window` earlier losses, return False.
     """
     return len(earlier_losses) > window and current_loss > min(earlier_losses[:-window])

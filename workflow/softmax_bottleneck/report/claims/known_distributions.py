@@ -2,8 +2,8 @@
 
 Every seed of a fit samples its own distributions. A seed is therefore the statistical unit of the fits' intervals.
 
-Symbols: r rank of the true distribution, d width of the fitted head. In fits to Dirichlet samples: alpha concentration,
-M contexts, N outcomes. In untrained layers: K softmaxes, H width, V words.
+Symbols: r rank of the true distribution, d width of the fitted head (D in printed texts). In fits to Dirichlet samples:
+alpha concentration, M words, N contexts. In untrained layers: K softmaxes, H width, V words.
 """
 
 import math
@@ -41,11 +41,11 @@ MANY = 3  # with at least so many softmaxes, the published rank is nearly full
 
 # --- fits to distributions of known rank ----------------------------------------------------------------------------
 def wide(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return records with one number per row as a table with one row per fit or true distribution.
+    """Return a table with one row per fit or true distribution, from records with one number per row.
 
-    The columns are model, seed, every metric, and every key of a condition such as `alpha=0.1;M=100;N=1000;d=5`. The
-    columns `head` and `equal` hold texts, all others numbers. `equal` is an empty text where a condition has no such
-    key.
+    The input has the columns model, condition, seed, metric and value. The result has the columns model and seed, one
+    per metric, and one per key of the conditions, such as `d` for `r=10;d=5;head=mos;equal=softmax`. The columns `head`
+    and `equal` hold texts, the others numbers. `equal` is empty if the condition lacks this key.
     """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
@@ -58,10 +58,10 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
-    """Return the fits and true distributions whose condition has the key `key`, as a table of `wide`.
+    """Return the fits and true distributions whose condition has the key `key`, as a table in the form of `wide`.
 
-    The key is `r` for distributions of known rank, and `alpha` for Dirichlet samples. A study may declare several plans
-    of such fits under `fits`. Only the first one counts, because two plans may fit a head with different settings.
+    The key is `r` for distributions of known rank, and `alpha` for Dirichlet samples. If several plans of a study
+    (entries of `fits`) have such fits, only the first counts, because plans may fit a head with different settings.
     """
     rows = data.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
@@ -77,8 +77,8 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     A fit without a softmax fit of the same r, d and seed has no row. Without any fits the table has columns but no
     rows. The columns are:
 
-    * model, seed, r, d, and the metrics of the fit. `d` is the planned width, `width` the width of the fitted head. The
-      two differ if the head was made wider or narrower to have as many parameters as another head.
+    * model, seed, r, d, and the metrics of the fit. `d` is the planned width, `width` that of the fitted head. They
+      differ if the head was made wider or narrower to have at most as many parameters as another head.
     * `<metric>_truth`, the same metric of the true distribution.
     * `<metric>_softmax`, the same metric of the softmax fit with the same r, d and seed.
     * `lost`: the KL as a share of the unigram model's KL.
@@ -101,10 +101,11 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
 
 
 def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame], float], names: str = "") -> r.Quantity:
-    """Return a quantity with one number per seed.
+    """Return a quantity with one number per seed, estimated by its mean with a Student interval.
 
     Args:
-        what, unit, names: the attributes of `Quantity` that determine how the quantity is printed.
+        what, unit, names: the printed name, the unit (such as `share`), and the template for the names of the models,
+            as in `Quantity`.
         which: a pandas query that selects rows of `fits`. In it, `@head` is the model of the claim, or the softmax if
             the claim names no model.
         value: computes the number from the selected rows of one seed. A number that is not finite is left out.
@@ -120,7 +121,7 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
 # A function below with a decorator becomes the quantity, or the rule, whose numbers it collects.
 @partial(over_seeds, "smallest growth of KL at a step of r or d, r > d", "%", NARROW)
 def smallest_step(own: pd.DataFrame) -> float:
-    """Return the smallest increase of log KL over all steps in the grid of fits of one seed.
+    """Return the smallest increase of ln KL over all steps in the grid (r, d) of `own`, the fits of one seed.
 
     A step goes to the next larger r at equal d, or to the next smaller d at equal r. Without any step, return inf.
     """
@@ -131,20 +132,20 @@ def smallest_step(own: pd.DataFrame) -> float:
 
 @partial(over_seeds, "Pearson’s r of rank over r, and KL", "", SOFTMAX)
 def width_and_loss(own: pd.DataFrame) -> float:
-    """Return Pearson's correlation of log(Press rank / r) with the column `lost` over the softmax fits of one seed.
+    """Return Pearson's correlation of log(Press rank / r) and `lost` over `own`, the softmax fits of one seed.
 
-    r is the rank of the true log-probabilities. For fewer than MIN_POINTS fits return nan.
+    The Press rank is that of the fitted log-probabilities. For fewer than MIN_POINTS fits return nan.
     """
     log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan
 
 
 def _within(first: str, second: str, own: pd.DataFrame) -> float:
-    """Return Pearson's correlation, over the fits of one seed, of the logarithms of two columns of `fits`.
+    """Return Pearson's correlation of the logarithms of the columns `first` and `second` of `own`.
 
-    The mean over the heads with the same r and d is subtracted first, so that only differences between heads count.
-    Fits in which a column is not positive are left out. Return nan if a column is missing or fewer than MIN_POINTS fits
-    remain.
+    `own` has the fits of one seed. From each logarithm, the mean over all heads with the same r and d is subtracted
+    first, so that only differences between heads count. Fits in which a column is not positive are left out. Return nan
+    if a column is missing or fewer than MIN_POINTS fits remain.
     """
     if not {first, second} <= set(own):
         return math.nan
@@ -161,12 +162,12 @@ def _mean(metric: str, own: pd.DataFrame) -> float:
 def _predicts(first: str, second: str, names: str) -> r.Rule:
     """Return the rule that two columns of `fits` have a strong negative correlation, as `_within` computes it.
 
-    Only fits with r > d count, of heads whose parameters exceed the softmax's by at most the fraction HARDLY.
+    A fit counts if r > d and its head has at most the fraction HARDLY more parameters than the softmax.
 
     Args:
         first: the column that should predict: a rank, or a measure of the gradient.
         second: the column that should be predicted: a KL divergence.
-        names: the printed names of both.
+        names: the printed names of both columns, such as `log rank and log KL`.
     """
     what = f"Pearson’s r of {names}, same distribution and width"
     which = f"r > d and extra <= {HARDLY}"
@@ -178,9 +179,9 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 
     Args:
         rule: the rule for one head.
-        condition: a pandas query on `fits`. A head qualifies if all its fits with r > d match it.
-        converged: if true, a head qualifies only if its fits with d >= r recovered the true distribution: `lost` is
-            less than CLOSED in all of them.
+        condition: a pandas query on `fits`, such as `extra <= 0.05`. A head qualifies if all its fits with r > d match.
+        converged: if true, a head must also have `lost` < CLOSED in all fits that are wide enough to be exact
+            (`_largest_losses`). A head without such fits does not qualify.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
@@ -193,9 +194,9 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 
 
 def _largest_losses(data: r.CorpusData) -> "pd.Series[float]":
-    """Return, for each model, the largest `lost` of the fits that are wide enough to be exact.
+    """Return {model: largest `lost`} over the fits that are wide enough to be exact.
 
-    These are the fits with d >= r of heads that have the planned width, `width == d`.
+    A fit is wide enough if d >= r and the head has the planned width (`width == d`).
     """
     largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest
@@ -207,9 +208,8 @@ def _converged(
     """Return the premise that the fits of `heads` recover every true distribution that the heads can represent.
 
     A head of width d can represent distributions of rank r <= d. A fit recovers such a distribution if `lost` is less
-    than CLOSED. Return None if no fit of `heads` has r <= d.
-
-    `spoils` are the verdicts that a broken premise replaces. `heads` are names of heads.
+    than CLOSED. Return None if no fit of `heads` has r <= d. `heads` are names such as `mos`; the second argument is
+    unused. `spoils` are the verdicts that `cannot be tested here` replaces if the premise is broken.
     """
     lost = _largest_losses(data).reindex(list(heads)).dropna()
     if lost.empty:
@@ -220,10 +220,10 @@ def _converged(
 
 @partial(r.Quantity, estimate=r.smallest, what="squared error less its bound, smallest over fits", units="fits")
 def theorem_gaps(data: r.CorpusData) -> list[float]:
-    """Return, for every softmax fit, the mean squared error of log Q minus its lower bound.
+    """Return, for every softmax fit, the mean squared error of its log-probabilities minus the least possible error.
 
-    The bound is theorem 1 of Ganea et al. 2019, computed from the singular values of the true log-probabilities. A
-    negative number, beyond rounding, would contradict the theorem.
+    The least possible error is the bound of theorem 1 of Ganea et al. 2019, computed from the singular values of the
+    true log-probabilities. A negative difference, beyond rounding, would contradict the theorem.
     """
     rows = fits(data).query(SOFTMAX, local_dict={"head": BASELINE}).to_dict("records")
     return [row["squared_error"] - row[f"squared_error_bound_d{row['d']:g}"] for row in rows if "squared_error" in row]
@@ -231,10 +231,9 @@ def theorem_gaps(data: r.CorpusData) -> list[float]:
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
 def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
-    """Return a metric of the fits to Dirichlet samples, averaged over seeds, as a table with one row per (alpha, M, d).
+    """Return a metric of the fits to Dirichlet samples, averaged over seeds, in a table with one row per (alpha, M, d).
 
-    The columns are softmax, mos and lms, with the metric of each head, and alpha, M and d. Rows in which a head has no
-    value are left out.
+    The columns are alpha, M, d, and one per head: softmax, mos and lms. Rows in which a head has no value are left out.
     """
     frame = _fits_of(data, "alpha")
     columns = ["softmax", "mos", "lms"]
@@ -259,23 +258,25 @@ def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
 
 @partial(r.Quantity, estimate=r.spearman, what="Spearman’s ρ of M / D and the gain of LMS", units="cells")
 def lms_gains(data: r.CorpusData) -> Iterator[tuple[float, float]]:
-    """Yield M / d and the ratio of the softmax's KL to that of LMS, for each alpha, M and d."""
+    """Yield the pair (M / d, KL of the softmax / KL of LMS) for each combination of alpha, M and d."""
     cells = _cells(data, LOSS)
     return zip(cells["M"] / cells["d"], cells["softmax"] / cells["lms"], strict=True)
 
 
 @partial(r.Quantity, estimate=r.wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
 def softmax_falls(data: r.CorpusData) -> list[float]:
-    """Return 1 or 0 for each step to the next larger width d at equal alpha and M: 1 if the softmax's KL falls."""
+    """Return a number for each step to the next larger d at equal alpha and M: 1 if the softmax's KL falls, else 0."""
     parts = _cells(data, LOSS).groupby(["alpha", "M"])
     return [float(step < 0) for _, own in parts for step in np.diff(own["softmax"])]
 
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
 def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text: str) -> r.Rule:
-    """Return the rule that no number that `collect` yields is negative.
+    """Return the rule that `collect(data)` yields no negative number.
 
-    The numbers are integers with rounding errors, so the bound is -0.5 instead of 0. `text` is the rule in English.
+    The numbers are differences of ranks, integers apart from rounding. Therefore the bound is -0.5 instead of 0.
+    `what` is the printed name of the smallest number, `units` says what the numbers belong to, such as `rounds`, and
+    `text` is the rule in English.
     """
     return r.above(r.Quantity(collect, r.smallest, what, units=units), -0.5, text)
 
@@ -283,14 +284,14 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
 @partial(_always, what="true rank less effective rank, smallest over noise levels", units="levels",
          text="at every noise level that doubles the Press rank, no effective rank exceeds the true rank")  # fmt: skip
 def noise(data: r.CorpusData) -> Iterable[float]:
-    """Return the true rank minus the largest effective rank, for each noise level c that doubles the Press rank.
+    """Return TRUE_RANK minus the largest effective rank, for each noise level at which noise doubles the Press rank.
 
     Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). A level counts if the Press rank is at least
-    twice TRUE_RANK. The largest effective rank is the maximum over all tolerances epsilon.
+    twice TRUE_RANK. The largest effective rank is the maximum over all tolerances of the effective rank.
 
     Returns:
-        One number per level that counts. If levels were measured but none counts, [-inf]: noise does not inflate the
-        Press rank, so the claim is not reproduced. If nothing was measured, []: the claim cannot be tested.
+        One number per level that counts. If no measured level counts, [-inf], so that the rule fails: noise does not
+        inflate the Press rank. If nothing was measured, [], so that the claim cannot be tested.
     """
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
@@ -304,7 +305,7 @@ def noise(data: r.CorpusData) -> Iterable[float]:
 def rebuilt(data: r.CorpusData) -> Iterable[float]:
     """Return -|Press rank - TRUE_RANK| after each round of rebuilding a matrix of rank TRUE_RANK.
 
-    A round decomposes the matrix by SVD and multiplies the factors again (`ranks/robustness.py`).
+    A round decomposes the matrix by SVD and multiplies the factors (`ranks/robustness.py`).
     """
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]
@@ -312,9 +313,9 @@ def rebuilt(data: r.CorpusData) -> Iterable[float]:
 
 
 def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
-    """Return a table with one row per sample of an untrained layer of the head `model` (see LAYER).
+    """Return a table with one row per random untrained layer of the head `model` (default settings only, see LAYER).
 
-    The columns are K (softmaxes), H (width), V (words), the rank, `room` = H + 2 - rank, and `fullness` = rank / V.
+    The columns are K (softmaxes), H (width), V (words), `rank`, `room` = H + 2 - rank, and `fullness` = rank / V.
     """
     rows = data.records.synthetic
     own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
@@ -323,7 +324,7 @@ def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
 
 
 def _limited(model: str) -> r.Rule:
-    """Return the rule that no sample of an untrained layer of the head `model` has a rank above H + 2."""
+    """Return the rule that no random untrained layer of the head `model` has a rank above its width H plus 2."""
     what = f"H + 2 less the rank of {model}, smallest over samples"
     return _always(lambda data: _layers(data, model)["room"], what, "samples", "no sample exceeds H + 2")
 

@@ -1,8 +1,8 @@
 """Tables and figures of ranks and singular values: trained models, untrained layers, and a matrix of rank 10.
 
 They correspond to Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16 of Parthiban et al. 2021, and to
-results of Merity 2017 and Godey et al. 2024 and 2026. A value has one of three origins: `measured` in this
-study; `published`, a number in a table or a dot in a figure; or `printed`, a correlation that the paper states.
+results of Merity 2017 and Godey et al. 2024 and 2026. A value has one of three origins: `measured` in this study;
+`published`, as a number in the paper's table or a dot in its figure; or `printed`, a correlation that the paper states.
 
 GSS is the head of Parthiban et al. 2021 with a pointwise function of the logit. Its options are c and k: the slope of
 the function is k far below c, and 1 far above c. The paper trains GSS on a grid of values of c and k (Figure 2).
@@ -41,7 +41,7 @@ PAIR = (TEST_PPL, PRESS_RANK)
 def _points(
     source: Source, dataset: str, model: str, names: Sequence[str], *, learned: bool = False
 ) -> Iterator[dict[str, object]]:
-    """Yield the points of a model: one per run, then one of published numbers.
+    """Yield the points of a model: one per run, then one for the published numbers of the model, if there are any.
 
     A point is a dict with the keys dataset, model, origin (MEASURED or PUBLISHED), seed (only if measured) and the
     metrics `names`. A run or published model that lacks one of these metrics has no point. With `learned`, a run that
@@ -65,11 +65,11 @@ def _frame(rows: Sequence[Any], keys: Sequence[str], values: Sequence[str]) -> p
 
 
 def grid(source: Source, dataset: str) -> pd.DataFrame:
-    """Return a frame with the runs of the grid over c and k of GSS, followed by the dots of the paper's Figure 2.
+    """Return a frame with a row per run of the grid over c and k of GSS, then a row per dot of the paper's Figure 2.
 
-    There is a line per run and per dot, with the columns dataset, model, origin (MEASURED or PUBLISHED), seed, c, k,
-    test perplexity and Press rank. The seed, c and k of a dot are missing values, because the paper does not print
-    them. Runs that are hardly better than a unigram model (`Records.unlearned`) are left out.
+    The columns are dataset, model, origin (MEASURED or PUBLISHED), seed, c, k, TEST_PPL (test perplexity) and
+    PRESS_RANK. The seed, c and k of a dot are missing values, because the paper does not print them. Runs that are
+    hardly better than a unigram model (`Records.unlearned`) are left out.
     """
     rows: list[dict[str, object]] = []
     for model in source.models:
@@ -87,13 +87,14 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
     """Return a section with Pearson's r of test perplexity and Press rank over the grid of c and k of GSS.
 
     A negative r means that models with a higher rank are better. The first row is for the whole grid. The second row
-    is for the points in the range of `windows`. The columns are r over this study's runs, r over the published
-    dots (both with a bootstrap interval), and r as the paper prints it. A cell with too few points says so.
+    is for the points in the range of `windows`; if the corpus is not the published one, this row has no measured r.
+    The columns are r over this study's runs, r over the published dots (both with a bootstrap interval), and r as the
+    paper prints it. A cell with fewer than MIN_POINTS points gives this reason instead of r.
 
     Args:
         source: the experiment with its records.
         dataset: the corpus.
-        windows: published corpus -> (low, high), the range of test perplexities that the paper singles out.
+        windows: published corpus -> range of test perplexities that the paper singles out, `{"ptb": (56.6, 57.6)}`.
     """
     corpus, points = source.corpus(dataset), grid(source, dataset)
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
@@ -131,8 +132,8 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
 def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
     """Draw Press rank against test perplexity for the grid of c and k of GSS, measured and published.
 
-    `windows` maps a published corpus to (low, high), the range of test perplexities that the paper singles out. The
-    published panel shades this range.
+    Each corpus has a panel of measured and a panel of published points. `windows` gives, for each published corpus, the
+    range (low, high) of test perplexities that the paper singles out. The published panel shades this range.
     """
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = bool((data["origin"] == PUBLISHED).any())
@@ -150,9 +151,10 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
-    """Draw dots and, for three or more dots, their least-squares line, as in the paper.
+    """Draw a dot per row of `points` and, for three or more dots, their least-squares line, as in the paper.
 
-    Dots with a known k of GSS are coloured by k. A panel without dots has a text instead.
+    `points` has the columns of `grid`. Dots are coloured by k, or grey if k is missing in all rows (published dots). If
+    `points` is empty, the panel has a text instead.
     """
     if points.empty:
         plots.empty(axes, f"{title}: nothing to show")
@@ -198,8 +200,8 @@ def sweep_figure(
 
     Args:
         source: the experiment with its records.
-        sweeps: option of the head on the x axis, such as `components` -> label of the axis.
-        panels: the metrics of each panel in a row, at most two per panel.
+        sweeps: option of the head, such as `components` -> label of the x axis.
+        panels: for each panel of a row, the names of its metrics, at most two.
         beside: metrics that are written to the figure's CSV but not drawn.
     """
     wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
@@ -234,10 +236,10 @@ def sweep_figure(
 
 
 def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
-    """Return (value of a head's option, model) for all models of the searches that vary this option, sorted by value.
+    """Return pairs (value, model) for all models of the searches that vary the head's option `setting`.
 
-    `setting` is the option, such as `components`. For a published model that this study does not train, the value is
-    read from the end of the name: 15 from `mos-nt-components15`.
+    The pairs are sorted by the value of the option. Published models that this study does not train are included if
+    their name ends with the option and its value, such as `mos-nt-components15` for `components`.
     """
     searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
     members = {model for search in searches for model in search.members}
@@ -251,7 +253,7 @@ def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
 def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None:
     """Draw, for each metric, a line through the means over seeds, a dot per run, and published values as crosses.
 
-    `points` is a frame whose column `value` is on the x axis. `names` has at most two metrics.
+    `points` has the columns `value` (x axis), `origin` and the metrics `names`, of which there are at most two.
     """
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
     for metric, look in zip(names, LOOKS, strict=False):
@@ -283,8 +285,8 @@ def spectrum_figure(
 
     Args:
         panels: the panels of a row, from left to right. `first` has the leading singular values divided by the largest,
-            on a linear axis. `all` has all values, divided likewise, on a log axis. `raw` has all values, undivided,
-            on a log axis.
+            on a linear axis. `all` has all values divided by the largest, on a log axis. `raw` has all values as they
+            are, on a log axis.
         first: number of leading singular values in a `first` panel.
         top: upper end of the y axis of a `first` panel.
     """
@@ -316,11 +318,11 @@ def spectrum_figure(
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
-    """Return a frame with a line per run and recorded singular value, with the columns dataset, model, seed and index.
+    """Return a frame with a row per recorded singular value of each run.
 
-    `index` counts singular values from 1; the records hold only a subset of the indices (`records.thinned`). If
-    `panels` contains `first` or `all`, the column SIGMA has the values divided by the run's largest. If `panels`
-    contains `raw`, the column RAW has the values themselves. Runs without singular values are left out.
+    The columns are dataset, model, seed, index (from 1), and SIGMA, RAW or both. SIGMA, the value divided by the run's
+    largest, is for the panels `first` and `all`. RAW, the value itself, is for `raw`. The records hold only a subset of
+    the indices (`records.thinned`). Runs without singular values are left out.
     """
     known = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
@@ -339,7 +341,8 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
 def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
     """Return the tolerance of the Press rank for each run with a measured rank.
 
-    With `relative`, each tolerance is divided by the run's largest singular value.
+    The tolerance is the singular value below which a value does not count. With `relative`, each tolerance is divided
+    by the run's largest singular value.
     """
     tolerances, stage = [], records.FINETUNED if "finetune" in source.experiment.stages else ""
     for model in source.models:
@@ -352,8 +355,8 @@ def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
 def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> plots.Drawing:
     """Draw the Press rank against the epoch and against validation perplexity, for runs with ranks of several epochs.
 
-    The option `snapshots` does not change the figure. It makes the step `train` keep the weights of some epochs, so
-    that ranks can be measured for these epochs.
+    The option `snapshots` is read by the step `train` and not used here. If true, that step keeps the weights of some
+    epochs, so that their ranks can be measured.
     """
     names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
     rows = [
@@ -390,9 +393,9 @@ MATRICES = {
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
     """Yield a section for each kind of rank in `MATRICES`: the ranks of output matrices of untrained heads.
 
-    A cell has the mean rank over random samples. The columns are the numbers of mixture components. There is a row per
-    model and reading. A reading fixes options that the published description leaves open, such as the activation. The
-    first section also shows the published ranks. The option `synthetic` only controls the step `synthetic`.
+    There is a row per model and reading, and a column per number of mixture components. A reading fixes options that
+    the published description leaves open, such as the activation. A cell has the mean rank over random samples. The
+    first section also shows the published ranks. The option `synthetic` is read by the step `synthetic`, not here.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
@@ -414,7 +417,7 @@ def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section
     Args:
         source: the experiment with its records.
         drawn: the measured ranks of this kind, with the columns model, value, `reading` (as text) and `components`.
-        metric: the kind of rank, a key of MATRICES, whose value names the matrix and the tolerance.
+        metric: the kind of rank, which is a key of MATRICES.
     """
     same = metric == RANK
     printed = source.published if same else source.published.iloc[:0]
@@ -451,15 +454,15 @@ def robustness_table(
 ) -> Iterator[Section]:
     """Yield one section with measured and published ranks of a matrix of rank 10 after rounding or noise.
 
-    The matrix is the log-probability matrix of a run, of which only the ten largest singular values are kept. A row is
-    a round of rebuilding the matrix from its SVD, or a level of noise that is added to its singular values. The two
-    options tell the step `synthetic` what to compute and do not change the table.
+    The matrix is the log-probability matrix of a run, of which only the ten largest singular values are kept. A row of
+    the table is a round of rebuilding the matrix from its SVD, or a level of noise that is added to its singular
+    values. The step `synthetic` reads the options `synthetic` and `size`; they do not change the table.
 
     Args:
         source: the experiment with its records.
-        synthetic: `rebuild` for rounds of rebuilding; `noise` or `noise-effective` for noise, with Press ranks or with
-            effective ranks.
-        size: number n of test contexts, which are the rows of the log-probability matrix. Noise is added to the n x n
+        synthetic: `rebuild` for rounds of rebuilding; `noise` for Press ranks under noise; `noise-effective` for
+            effective ranks under noise.
+        size: number n of test contexts, i.e. of rows of the log-probability matrix. Noise is added to the n x n
             diagonal matrix of singular values.
     """
     names = (source.experiment.artefact, "SM 5.1 text")
@@ -480,8 +483,8 @@ def robustness_table(
     def cell(step: str, metric: str) -> Cell:
         """Return the cell of a metric in the row `step`, such as `round 3` (`_by_step` lists the rows).
 
-        The metric RANK_PREDICTED_PAPER is always compared with the published Press rank, even if this study's matrix
-        is smaller. The metric predicts the rank of a matrix of the paper's size.
+        The metric RANK_PREDICTED_PAPER is the predicted Press rank of a matrix of the paper's size. It is therefore
+        compared with the published Press rank even if this study's matrix is smaller.
         """
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
         text = published.get((step, PRESS_RANK if predicts_paper else metric))
@@ -505,11 +508,14 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(row of the table, metric): value as text} from records; the first record of a pair counts.
+    """Return {(row of the table, metric): value as text}; of several records of a pair, the first one counts.
 
-    `frame` has the columns condition, metric and value. A row is a noise level (`c = 1e-20`), a round of rebuilding
-    (`round 3`) or `all singular values`, which stands for the matrix before truncation. In `round 3, diagonal as
-    printed`, only the diagonal matrix of singular values was rebuilt, as in the paper's Algorithm 1.
+    `frame` has the columns condition, metric and value. The rows of the table are:
+
+    * `c = 1e-20`, a noise level;
+    * `round 3`, a round of rebuilding the matrix;
+    * `round 3, diagonal as printed`, a round of rebuilding only the diagonal matrix, as in the paper's Algorithm 1;
+    * `all singular values`, the matrix before truncation.
     """
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):

@@ -30,8 +30,8 @@ class Setting:
 
     Attributes:
         setting: key in a study file, such as `schedule.epochs`, or `seed`.
-        published: name of the setting in the column `metric` of report/published.
-        label: label of the row.
+        published: name of the same setting in report/published, where it is in the column `metric`.
+        label: text in front of the row.
     """
 
     setting: str
@@ -42,8 +42,8 @@ class Setting:
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
     """Return a section with a row per setting and a column per model: the study's values and the published values.
 
-    A cell shows `none` if the model's head has no such setting. A cell in the row `seed` shows `none` if the paper does
-    not print the seed of the model's run.
+    The study's value is `none` if the model's head has no such setting. In the row `seed` it is the seed of the paper's
+    own run, or `none` if that seed is not published.
     """
     published_names = {line.setting: line.published for line in settings}
 
@@ -73,12 +73,13 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
 
 
 def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[Section]:
-    """Yield the sections of a table on hyperparameter searches (grids of settings).
+    """Yield the sections of a table on hyperparameter searches (grids of settings): first what is tried, then results.
 
-    The first sections, one per corpus, have a column per search and a row per setting. A cell lists the values that the
-    search tries, next to the published values. The last two rows count the combinations of these values, and those
-    that the study trains. The other sections, one per corpus and search, have a row per trained model and a column per
-    metric.
+    What is tried: one section per corpus, with a column per search and a row per item of `settings`. A cell lists the
+    values that the search tries, next to the published values. Two more rows count all combinations of these values,
+    and the combinations that the study trains.
+
+    Results: one section per corpus and search, with a row per trained model and a column per metric.
     """
     published_names = {line.setting: line.published for line in settings}
     counts = {"size": "Combinations", "planned": "of them planned in this study"}
@@ -149,8 +150,8 @@ def plif_pieces_figure(
 ) -> plots.Drawing:
     """Draw an example of the piecewise linear function g(l) that the head LMS-PLIF learns (Ganea et al. 2019).
 
-    The pieces of equal width cover [−bound, bound]. `slopes` has the slope of each piece, from left to right, and
-    g(−bound) = 0.
+    The pieces divide [−bound, bound] into equal widths, and g(−bound) = 0. `slopes` has the slope of each piece, from
+    left to right.
     """
     slope_K, width = np.array(slopes), 2 * bound / len(slopes)
     knots = np.linspace(-bound, bound, len(slope_K) + 1)
@@ -164,8 +165,8 @@ def plif_pieces_figure(
 def learned_function_figure(source: Source) -> plots.Drawing:
     """Draw each run's learned piecewise linear function g(l) of the logit l before and after training.
 
-    Each corpus has two panels. The left one shows g(l) - g(0), and the right one shows the change of g(l) - g(0) by
-    training.
+    Each corpus has two panels. The left panel shows g(l) - g(0) before and after training. The right panel shows the
+    curve after training minus the curve before.
     """
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "logit", "initial", "learned"])]
     for dataset in source.corpora:
