@@ -47,6 +47,7 @@ rule finetune:
         "results/logs/finetune/{run}.log",
     benchmark:
         "results/benchmarks/finetune/{run}.jsonl"
+    priority: -2  # after the fits, so that `synthetic`, which needs all of these, does not run alone at the end
     wildcard_constraints:
         run=FINETUNED,
     conda:
@@ -67,6 +68,7 @@ rule dynamic:
         "results/logs/dynamic/{evaluation}.log",
     benchmark:
         "results/benchmarks/dynamic/{evaluation}.jsonl"
+    priority: -2  # see `finetune`
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: EVALUATIONS[wildcards.evaluation].run.threads

@@ -37,7 +37,7 @@ FIRST_S, RELOAD_S = 45.0, 30  # before the first interim report, and before the 
 FORWARD = """<!doctype html><meta charset="utf-8"><title>Finished</title>
 <meta http-equiv="refresh" content="0; url=../../report/index.html">
 """
-REST = 20  # the pause after an interim report, as a multiple of the time that it took
+REST = 30  # the pause after an interim report, as a multiple of the time that it took
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 
 

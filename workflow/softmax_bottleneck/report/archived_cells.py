@@ -24,7 +24,8 @@ def fill(table: Table, study: Study) -> Table:
     The module's docstring has the order of preference among archives. A cell without an archived value stays empty.
     """
     places = {section.dataset: published_corpus(study, section.dataset) for section in table.sections}
-    best = best_cells(table.experiment.id) if any(cell.is_empty for _, _, _, cell in table.every_cell) else {}
+    is_complete = not any(cell.is_empty for _, _, _, cell in table.every_cell)
+    best = {} if is_complete else best_cells(table.experiment.id, study.name)
 
     def filled(section: Section, row: Row) -> Row:
         keys = ((places[section.dataset], row.key, column) for column in section.columns)
@@ -49,14 +50,15 @@ def published_corpus(study: Study, dataset: str) -> str:
 
 
 @cache
-def best_cells(experiment: str) -> dict[Key, Cell]:
+def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
     """Return the preferred archived cell for each (published corpus, row key, column heading) of an experiment's table.
 
-    Each cell names the study and hardware of its value. A triple without an archived cell is not a key.
+    Each cell names the study and hardware of its value. A triple without an archived cell is not a key. Archives of the
+    study `own` from other machines are left out, because they have the same cells as the study itself.
     """
     ranked: list[tuple[Rank, Key, Cell]] = []
     for archived in archive.load_all():
-        study, found = study_of(archived.study), archived.records
+        study, found = study_of(archived.study) if archived.study != own else None, archived.records
         planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
         if study is None or planned is None:
             continue
