@@ -31,9 +31,10 @@ WORD_BREAK = re.compile("[ \t]+")
 def tokenise(study: Study, name: str, say: Say) -> None:
     """Check a corpus against its declared counts and hash; write its token ids, its vocabulary and corpus.json.
 
-    The counts are declared as `expected` in the YAML file of the dataset `name`. A dataset with a `base` is cut from
-    the tokens of that dataset. Any other dataset is read from text files. corpus.json holds the counts, the `name`, and
-    as `doubts` the warnings about overlapping or swapped splits. `say` prints these warnings, too.
+    The counts are declared as `expected` in the YAML file of the dataset `name`. The tokens of a dataset
+    with a `base` are a part of those of the dataset that `base` names. Any other dataset is read from text files.
+    corpus.json holds the counts, the `name`, and as `doubts` the warnings about overlapping or swapped splits. `say`
+    prints these warnings, too.
 
     Raises:
         DataError: a text is invalid or was edited after the download, or its counts or hash are not the declared ones.

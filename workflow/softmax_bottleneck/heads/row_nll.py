@@ -208,7 +208,8 @@ def _apply(problem: _Problem) -> RowNLL:
 class _RowNLLFunction(torch.autograd.Function):
     """The autograd function of the fused loss; the forward pass computes losses and gradients together (``_sweep``).
 
-    The arguments are a problem and its ``tensors()``, because autograd tracks only tensors that are arguments.
+    Call ``_RowNLLFunction.apply(problem, *problem.tensors())``. The tensors are arguments of their own, because
+    autograd tracks only tensors that are arguments. The result is (loss of every token [N], their sum).
     """
 
     @staticmethod

@@ -5,8 +5,9 @@ when the process ends, however it ends. The file is named after the GPU's UUID, 
 project. In a batch job no GPU is leased, because the batch system has assigned the GPUs.
 
 A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
-runs at once (`train_together`). Each run has its own process, folder, lease and done.json, as if it were trained alone.
-Finished runs stay finished if another run fails or the job ends; the next attempt trains only the others.
+runs at once (`train_together`). Each run has its own process, which holds the lease of the run's folder, and its own
+done.json, as if it were trained alone. Finished runs stay finished if another run fails or the job ends; the next
+attempt trains only the others.
 """
 
 import fcntl

@@ -222,9 +222,9 @@ class Row:
 
     @property
     def archived(self) -> str:
-        """The name of the archived study whose numbers alone fill the row; empty if there is no such study.
+        """The name of the archived study from which all numbers of the row come; empty if there is no such study.
 
-        The study must have a value for every cell with `is_empty`, and no cell may have a measured value or a label.
+        There is one if no cell has a measured value or a `label`, and one study fills every cell that `is_empty`.
         """
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
         is_measured = any(cell.measured or cell.label for cell in self.cells)

@@ -314,9 +314,9 @@ class Source:
         Args:
             dataset: the corpus.
             model: the model.
-            column: the column, which names the metric and its stage, and filters the published numbers.
-            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. The
-                condition of the published number must be the same, or have further parts: `benchmark=WS-353;ET-ASGD`.
+            column: the column. It names the metric, the stage, and further keys of the published number (`published`).
+            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. It
+                selects the published number with this condition or a longer one, such as `benchmark=WS-353;ET-ASGD`.
         """
         filters = dict(column.published)
         if condition:

@@ -233,9 +233,8 @@ def find_config(kind: str, name: str, near: Path) -> Path:
         UserError: no such file exists.
     """
     folders = [folder for folder in (near / kind, near, ROOT / "config" / kind) if folder.name == kind]
-    files = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
-    for path in files:
-        if path.stem == name:
-            return path
-    hint = did_you_mean(name, {path.stem for path in files})
+    files = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.yaml")}  # the first folder wins
+    if name in files:
+        return files[name]
+    hint = did_you_mean(name, files)
     raise UserError(f"{near}: {kind}: no {name!r:.90} ({kind}/{name:.90}.yaml){hint}")

@@ -48,7 +48,7 @@ class Recipe:
     """The settings of the optimisation of a fit, from a study's `FitPlan`.
 
     Attributes:
-        sample: mean number of words sampled for an update, over all contexts; 0 uses the exact distributions.
+        sample: number of (context, word) pairs sampled for an update, on average; 0 uses the exact distributions.
         bias: True if every word has a bias.
         updates: number of steps of Adam.
         learning_rate: initial step size.

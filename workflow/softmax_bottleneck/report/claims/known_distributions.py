@@ -244,9 +244,10 @@ def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    """Return the rule that LMS is better than Softmax and MoS in more than half of the cells (alpha, M, d).
+    """Return the rule that the head LMS is better than Softmax and MoS in more than half of the cells (alpha, M, d).
 
-    `sign` is 1 if larger values of the metric are better, and -1 if smaller ones are. `name` is the printed metric.
+    `sign` is 1 if larger values of the metric are better, and -1 if smaller ones are. `name` is the metric's name in
+    the text of the rule, such as "KL divergence".
     """
 
     def collect(data: r.CorpusData) -> "pd.Series[bool]":

@@ -457,7 +457,7 @@ class Decision:
 
     Attributes:
         verdict: REPRODUCED, NOT_REPRODUCED or UNDECIDED; CANNOT if a number is missing.
-        numbers: the number of each quantity of the rule.
+        numbers: one `Number` per quantity of the rule, in the order of `Rule.quantities`.
         needed: the number of units per side that would decide an undecided rule.
         units: the printed plural of these units, such as `seeds`.
         missing: if the rule cannot be evaluated, {"quantity": printed name, "models": labels of the models without a
@@ -484,15 +484,17 @@ class Rule:
     Attributes:
         text: the rule in English, for printing.
         quantities: the quantities that the rule reads.
-        judge: called as `judge(data, *models, tests=1)` with a `CorpusData` and the claim's patterns of models. It
-            returns the decision. `tests` is the number of rules that share the error probability ALPHA (Bonferroni).
+        judge: called as `judge(data, *models, tests=1)`. `data` is a `CorpusData`. `models` are the shell patterns of
+            `Claim.models`, such as "softmax" or "mos*". `tests` is the number of rules that share the error probability
+            ALPHA (Bonferroni). The result is a `Decision`.
         favours: the verdict that becomes likelier if the first model has more parameters than the second. +1 is
             *reproduced*, as for "MoS is better than Softmax"; -1 is *not reproduced*, as for "SS does not gain on
-            Softmax". With 0, the models may differ in size.
+            Softmax". With 0, a difference in size does not matter.
         control: (position, verdicts), or None for no control. A control is a second evaluation of the rule, in which
             TRUTH replaces the model at `position` (from 0). Position 0 turns (lms-plif, softmax) into (TRUTH, softmax);
             a position after the last model appends TRUTH. The control is passed if the second evaluation gives one of
-            `verdicts`. Empty `verdicts` stand for the claim's own verdict. Without a known TRUTH there is no control.
+            `verdicts`; if `verdicts` is empty, it must give the same verdict as the first evaluation. Without a known
+            TRUTH there is no control.
         hidden_by_ceiling: True if the claim expects high or rising ranks. A small matrix can make the measured ranks
             too low for such a claim, but never too high.
     """
@@ -561,9 +563,10 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 
 
 def every(*parts: Rule) -> Rule:
-    """Return the rule that holds if all given rules hold for the same models.
+    """Return the rule that is *reproduced* if all given rules are, for the same models.
 
-    The new rule has the first nonzero `favours` of the given rules, and no control.
+    It is *not reproduced* if one of them is not reproduced, and otherwise undecided. Its attribute `favours` is the
+    first nonzero one of the given rules, and it has no control.
     """
     return Rule(
         "; and ".join(part.text for part in parts),

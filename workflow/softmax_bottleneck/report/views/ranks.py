@@ -391,7 +391,7 @@ MATRICES = {
 
 
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Yield a section for each kind of rank in `MATRICES`: the ranks of output matrices of untrained heads.
+    """Yield sections with the ranks of (log-)probability matrices of untrained heads, one per entry of `MATRICES`.
 
     There is a row per model and reading, and a column per number of mixture components. A reading fixes options that
     the published description leaves open, such as the activation. A cell has the mean rank over random samples. The
