@@ -101,7 +101,8 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
 # --- docs/results.md ------------------------------------------------------------------------------------------------
 def all_heads(heads: Mapping[str, Any]) -> list[str]:
     """Return the table of every head relative to the softmax, in all archived studies."""
-    columns = [f"{column['corpus']} ({column['study']}, {column['hardware']})" for column in heads["columns"]]
+    sources = [", ".join(filter(None, (column["study"], column["hardware"]))) for column in heads["columns"]]
+    columns = [f"{column['corpus']} ({source})" for column, source in zip(heads["columns"], sources, strict=True)]
     rows = [[row["label"], *(" ".join(_parts(cell)) for cell in row["cells"])] for row in heads["rows"]]
     return ["", *table([["head", *columns], *rows]), ""]
 

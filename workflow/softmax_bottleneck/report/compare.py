@@ -183,14 +183,17 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     """Return the table of heads relative to the softmax, or None if no study has runs of a softmax and of another head.
 
     The table has a row per head, and a column for each corpus of each study that has runs of a softmax and of another
-    head. Each corpus of natural text counts once; synthetic languages count only if there is no natural text.
+    head, natural text first. Each corpus of natural text counts once; synthetic languages count only if there is no
+    natural text.
 
     Args:
         studies: the studies whose runs are compared.
         study: the study from which the labels of the heads are taken.
 
     Returns:
-        A dict with `columns` and `rows`. A column has the keys `study`, `hardware` and `corpus`. A row has these keys:
+        A dict with `columns`, `rows` and `measured_in`, the study and corpus of sizes, times and ranks. A column has
+        the keys `study`, `corpus` and `hardware`; the last is empty if the study ran on one kind of hardware. A row has
+        these keys:
 
         * `label`: the label of the head.
         * `cells`: the perplexity cells, one per column, as `_against_softmax` returns them.
@@ -198,12 +201,14 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
         * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
         * `unlearned`: on the corpora that count, the number of runs that failed to learn (`Records.unlearned`).
-        * `first`: the result of `_sizes` for the first column, with numbers as text. There is no mean over the columns,
-          because they differ in width or machine.
+        * `first`: the result of `_sizes` for `measured_in`, the first corpus of the first study, with numbers as text.
+          There is no mean over the columns, because they differ in width or machine.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`: the recommendation, such as `better` (see the function `advice`).
     """
     columns = [(one, data) for one in studies for data in one.views if any(_model(data, models) for models in HEADS)]
+    measured_in = columns[:1]
+    columns.sort(key=lambda column: bool(column[1].truth))  # natural text first
     counted = {data.dataset for _, data in columns if not data.truth} or {data.dataset for _, data in columns}
     rows = []
     for models in ((SOFTMAX,), *HEADS) if columns else ():
@@ -215,7 +220,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         counts["unlearned"] = sum(
             cell.get("unlearned", 0) for (_, data), cell in zip(columns, cells, strict=True) if data.dataset in counted
         )
-        sizes = _sizes(columns[0][1], _model(columns[0][1], models))
+        sizes = _sizes(measured_in[0][1], _model(measured_in[0][1], models))
         facts = {
             "label": label(study, models[-1]),
             "cells": cells,
@@ -225,11 +230,17 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
             "advice": advice(counts, sizes),
         }
         rows += [facts | counts] * bool(compared)
+    machines = {one.study: {other.hardware for other, _ in columns if other.study == one.study} for one, _ in columns}
     heads = [
-        {"study": one.study, "hardware": one.hardware, "corpus": one.corpora.get(data.dataset, data.dataset)}
+        {
+            "study": one.study,
+            "hardware": one.hardware if len(machines[one.study]) > 1 else "",
+            "corpus": one.corpora.get(data.dataset, data.dataset),
+        }
         for one, data in columns
     ]
-    return {"columns": heads, "rows": rows} if columns else None
+    first = ", ".join(f"{one.study} ({one.corpora.get(data.dataset, data.dataset)})" for one, data in measured_in)
+    return {"columns": heads, "rows": rows, "measured_in": first} if columns else None
 
 
 def _model(data: r.CorpusData, models: Sequence[str]) -> str:

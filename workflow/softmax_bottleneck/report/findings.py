@@ -12,13 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import yaml
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from softmax_bottleneck.measuring.statistics import wilson
-from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL
+from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.report import numbers, report
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import rules as r
@@ -189,9 +187,10 @@ class Comparison:
     def row(self, label: str, is_second: bool = False) -> Row:
         """Return the comparison as a row of a figure, labelled `label`, and in the second colour if `is_second`.
 
-        Without an interval, `low` and `high` of the row equal its value.
+        Without an interval, `low` and `high` of the row equal its value, and the label says how many runs there are.
         """
         value = self.number.value or 0.0
+        label += "" if math.isfinite(self.width()) else f", {numbers.counts(self.number.n)}"
         low, high = (value if end is None else end for end in (self.number.low, self.number.high))
         return Row(label, value, low, high, is_second)
 
@@ -255,8 +254,8 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     Log-linear heads (LOG_LINEAR) have logits that are linear in a context vector of width d. A run with the same run_id
     and hardware in several studies counts once. Return None if no run of such a head has a rank.
     """
-    every = pd.concat([study.records.rows.assign(machine=study.hardware) for study in studies])
-    run = ["run_id", "machine"]
+    every = pd.concat([_marked(study) for study in studies])
+    run = ["run_id", "machine", "is_unlearned"]
     every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates([*run, "metric"])
     runs = every.pivot(index=[*run, "model"], columns="metric", values="value")
     runs = runs.reindex(columns=[PRESS_RANK, "embedding_size"]).dropna()
@@ -267,16 +266,22 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     if not exceeds:
         return None
     number, n = sum(exceeds), len(exceeds)
-    low, high = wilson(number, n)
-    text = r.Number("", "share", 100 * number / n, 100 * low, 100 * high, (n,)).text.rpartition(", ")[0]
-    rows = [Row(family, own.median(), own.min(), own.max(), family not in LOG_LINEAR) for family, own in ratios.items()]
+    learned = {name: own[~own.index.get_level_values("is_unlearned")] for name, own in ratios.items()}
+    rows = [Row(name, own.median(), own.min(), own.max(), name not in LOG_LINEAR) for name, own in learned.items()]
     return Finding(
         holds=not number,
-        number=f"{number} of {n} runs lie above d + 2: {text}",
-        figure=DotPlot(rows, "Press rank over d + 2, lowest to highest run", is_log=True, reference=1.0),
+        number=f"{number} of {n} runs lie above d + 2",
+        figure=DotPlot(rows, "Press rank over d + 2: median, lowest and highest run", is_log=True, reference=1.0),
         studies=[study.name for study in studies if len(study.records.states)],
         facts={"exceeding": number, "runs": n},
     )
+
+
+def _marked(study: FinishedStudy) -> pd.DataFrame:
+    """Return the rows of a study with its hardware as `machine`; `is_unlearned` marks runs that failed to learn."""
+    rows = study.records.rows
+    runs = zip(rows["dataset"], rows["model"], rows["seed"], strict=True)
+    return rows.assign(machine=study.hardware, is_unlearned=[run in study.records.unlearned for run in runs])
 
 
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
@@ -331,7 +336,7 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
     return Finding(
         holds=bool(lower) and not higher,
         number=min(lstms, key=Comparison.quoted_first).text(),
-        figure=DotPlot(rows, CHANGE),
+        figure=DotPlot(rows, f"{CHANGE} (orange: Transformers)"),
         studies=(one.study for one in [*lstms, *others]),
         facts={"lower": lower, "higher": higher, "compared": len(counted)},
         details=[f"Transformers: {one.text()}" for one in others],
@@ -418,7 +423,7 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     return Finding(
         holds=all(one.moc.is_below(0) for one in decided) and least >= HALF,
         number=decided[0].moc.text(),
-        figure=DotPlot(rows, CHANGE),
+        figure=DotPlot(rows, "change against Softmax, %, at MoC’s best learning rate"),
         studies=(one.study for one in [*(one.moc for one in every), *others]),
         facts={"lowest": f"{100 * least:.0f}", "highest": f"{100 * most:.0f}"},
         details=[
@@ -444,8 +449,7 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     * partly inside SAME_RANK: the finding is open;
     * outside SAME_RANK: the finding fails.
 
-    Comparisons in which a rank is close to the size of the matrix are left out; return None if none remains. The figure
-    shows the ratios, or, if a study varies the number of linear pieces, the effective rank for each number.
+    Comparisons in which a rank is close to the size of the matrix are left out; return None if none remains.
     """
     every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]
@@ -453,17 +457,10 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
         return None
     best = min(every, key=Comparison.width)
     low, high = best.number.low or 0.0, best.number.high or math.inf  # one run each has no interval: it decides nothing
-    figure = DotPlot([one.row(one.place) for one in every], "Press rank of frozen over learned slopes", True, 1.0)
-    for _, _, data in _places(studies):
-        models = ["softmax", *data.matching("lms-plif-[0-9]*"), "lms-plif", "lms-plif-frozen"]
-        ranks = {model: [*data.values(model, f"{EFFECTIVE_RANK}1e-5").values()] for model in models}
-        if len(models) > 3 and all(ranks.values()):
-            rows = [Row(data.label(model), float(np.mean(own)), min(own), max(own)) for model, own in ranks.items()]
-            figure = DotPlot(rows, "effective rank (ε = 1e−5), lowest to highest seed", True, rows[0].value)
     return Finding(
         holds=low > SAME_RANK[0] and high < SAME_RANK[1],
         number=best.text(),
-        figure=figure,
+        figure=DotPlot([one.row(one.place) for one in every], "Press rank of frozen over learned slopes", True, 1.0),
         studies=(one.study for one in every),
         is_open=low < SAME_RANK[1] and high > SAME_RANK[0],
     )
@@ -479,9 +476,9 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return the question, its answer, and every finding that the studies have evidence for.
 
     Returns:
-        A dict with the texts `question` and `answer`, and the list `findings`. A finding is a dict with the texts `id`,
-        `title`, `sentence`, `number` and `overturn` (what result would refute it), and the lists of texts `details`,
-        `studies` and `claims`. Its figure is in `svg`, with the texts `axis` and `alt`.
+        A dict with the texts `question`, `answer` and `terms`, and the list `findings`. A finding is a dict with the
+        texts `id`, `title`, `sentence`, `number` and `overturn` (what result would refute it), and the lists of texts
+        `details`, `studies` and `claims`. Its figure is in `svg`, with the texts `axis` and `alt`.
     """
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(studies))}
     is_answered = all(name in found and found[name].holds for name in DECIDING)
@@ -498,5 +495,6 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     return {
         "question": TEXTS["question"],
         "answer": TEXTS["answer" if is_answered else "open"].format(**BOUNDS),
+        "terms": TEXTS["terms"],
         "findings": printed,
     }
