@@ -336,7 +336,7 @@ def mixtures_are(studies: Sequence[FinishedStudy]) -> Finding | None:
     return Finding(
         holds=bool(lower) and not higher,
         number=min(lstms, key=Comparison.quoted_first).text(),
-        figure=DotPlot(rows, f"{CHANGE} (orange: Transformers)"),
+        figure=DotPlot(rows, "change against Softmax, % (orange: Transformers)"),
         studies=(one.study for one in [*lstms, *others]),
         facts={"lower": lower, "higher": higher, "compared": len(counted)},
         details=[f"Transformers: {one.text()}" for one in others],
