@@ -71,8 +71,8 @@ class MultiFacet(ChunkedHead):
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
         """Return ln P(.|context) of the n tokens of a chunk, [n, V] in nats.
 
-        ``of_tokens`` are the two tensors that the method of this name returns, for the tokens of the chunk: the log
-        mixture weights [n, K] and the facets [n, F, E].
+        The two arguments are the log mixture weights [n, K] and the facets [n, F, E] of these tokens, which the method
+        ``of_tokens`` computes.
         """
         log_prior_nK, facet_nFE = of_tokens
         logits_nV = [self._partitioned(facet_nFE), *map(self.decoder, facet_nFE[:, self.partitions :].unbind(1))]

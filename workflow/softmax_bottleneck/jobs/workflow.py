@@ -92,8 +92,8 @@ def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> 
         step: name of the step.
         what: subject of the step (see `Attempt`).
         code: exit code of the step; None when the step begins.
-        words: error message of a step that has ended. Leave the default, "was killed ...", when a step begins: this is
-            the message of a step that never logs its end.
+        words: error message of a step that has ended, empty after success. When a step begins, keep the default: if
+            the step never logs its end, `attempts` reports this text, "was killed ...".
     """
     path = os.environ.get(LOG_VARIABLE)
     if path:

@@ -41,7 +41,7 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Measures:
-    """The measures of an output layer; a measure that could not be computed is None or empty.
+    """The measures of an output layer. Without a measure, `centred` and `spectra` are {}, and the others are None.
 
     Attributes:
         centred: ranks of the log-probability matrix after centring. The key "rows" stands for centring by rows, the key
@@ -49,9 +49,9 @@ class Measures:
         spectra: singular values of the same centred matrices, with the same keys.
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
-        words: number of words that can be the most probable word, and the ids of the unargmaxable words.
-        gradient: share of the loss gradient (with respect to the logits) that the output matrix passes on to the hidden
-            states.
+        words: counts of the words that can be the most probable word, and ids of the unargmaxable words.
+        gradient: the share of the loss gradient (with respect to the logits) that the output matrix passes on to the
+            hidden states, by four definitions.
     """
 
     centred: dict[str, ranks.RankReport] = field(default_factory=dict)
@@ -64,8 +64,9 @@ class Measures:
     def to_json(self) -> dict[str, Any]:
         """Return a dict for JSON; `spectra` is left out.
 
-        The keys are `centred`, `saturation` (a dict of `weight` and `hidden`), `words_that_win` (from `words`) and
-        `gradient_share` (from `gradient`). A measure that could not be computed is None, except that `centred` is {}.
+        The keys are `centred`, `saturation` (a dict with the keys `weight` and `hidden`), `words_that_win` (a dict of
+        the attributes of `words`) and `gradient_share` (a dict of the attributes of `gradient`). A measure that could
+        not be computed is None, except that `centred` is {}.
         """
         saturation = {"weight": self.weight, "hidden": self.hidden}
         return {
@@ -80,12 +81,12 @@ class Measures:
 def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
     """Return the measures that the input allows; the others are None or empty.
 
-    * For stored log-probabilities, there is no measure.
-    * For an output matrix alone, there are its saturation and the unargmaxable words.
-    * For hidden states and an output layer, there are all measures, but centred ranks only for a softmax head.
+    * Stored log-probabilities allow no measure.
+    * An output matrix alone allows its saturation and the unargmaxable words.
+    * Hidden states with an output layer allow all measures, but centred ranks only for a softmax head.
 
-    The preserved gradient is computed only if `request.targets` is given. Unargmaxable words are searched only if
-    `request.seconds`, the time limit of the search, is not 0.
+    Two measures also depend on `request`. The preserved gradient needs `targets`, a file of next words. Unargmaxable
+    words are searched for at most `seconds` seconds, and not at all if `seconds` is 0.
 
     Args:
         request: the options of the command.

@@ -50,7 +50,10 @@ STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of background, text, secondary text and grid lines; LIGHT has those of the matplotlib style sheet."""
+    """The colours of a figure as hex codes: `paper` (background), `ink` (text), `muted` (secondary text) and `grid`.
+
+    LIGHT has the colours of the matplotlib style sheet.
+    """
 
     paper: str
     ink: str
@@ -64,7 +67,13 @@ DARK = Theme("#16191d", "#e6e9ec", "#a3abb3", "#33393f")
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure: the canvas, the drawn numbers (written to the figure's CSV), and a note printed with the figure."""
+    """A figure.
+
+    Attributes:
+        canvas: the matplotlib figure.
+        data: the drawn numbers, which are written to the figure's CSV.
+        note: text printed with the figure.
+    """
 
     canvas: Canvas
     data: pd.DataFrame
@@ -284,7 +293,8 @@ def corpus_title(source: Source, dataset: str) -> str:
 def paper_title(source: Source, dataset: str, same: bool) -> str:
     """Return the title of a panel of published numbers, such as `Penn Treebank: published`.
 
-    If `same` is False, this study's settings are not the published ones, and the title ends with `, full size`.
+    If `same` is False, the title ends with `, full size`: the published numbers belong to the published corpus and
+    settings, which this study does not have.
     """
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 

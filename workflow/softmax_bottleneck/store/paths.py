@@ -31,7 +31,8 @@ class Store:
     def job_file(self, job: str) -> Path:
         """Return the file that marks the training job `job` as finished.
 
-        A job trains several runs. Their results are not in this file, but in the done.json of each run.
+        A job trains runs of one model with several seeds. Its name is like `ptb/mos/1+2-<12 hex digits>`, or the path
+        of the run if there is only one. The results are not in this file, but in the done.json of each run.
         """
         return self.root / "jobs" / f"{job}.json"
 
@@ -42,9 +43,9 @@ class Store:
     def fits_folder(self, path: str) -> Path:
         """Return the folder `path` below results/fits.
 
-        A `path` equal to `Unit.path` gives a unit's own folder, with its record and resume states. A `path` of
-        `laws/<Unit.law_path>` gives the folder with the results of its fits, which all units with the same `law_id`
-        share.
+        For the folder with the record and the resume states of a unit of fits, pass `Unit.path`. For the folder with
+        the results of the unit's fits, pass `laws/<Unit.law_path>`. Units with the same distributions and settings
+        share the second folder.
         """
         return self.root / "fits" / path
 

@@ -186,7 +186,9 @@ class Study:
         return self._at(path, self.evaluations, "run")
 
     def unit(self, path: str) -> Unit:
-        """Return the unit of fits at `path`, such as `<plan>/<name>/<seed>-<unit_id>`.
+        """Return the unit of fits at `path`, which is `<plan>/<name>/<seed>-<unit_id>`.
+
+        `<plan>` is the name of the entry under `fits`, and `<name>` is the name of the distributions.
 
         Raises:
             UserError: no planned unit has this path.
@@ -390,9 +392,9 @@ class _ExperimentResolver:
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
         """Return the experiment `shown` with its attributes `absent` and `absent_datasets` filled in.
 
-        They name the models and corpora of the published table that this study lacks. An experiment without published
-        material is returned unchanged. If all corpora of the study are a user's own texts, no published number
-        is comparable. Then the attribute `published` is emptied, and nothing is absent.
+        These attributes list the models and corpora of the published table that this study lacks. An experiment without
+        published material is returned unchanged. If all corpora of the study are a user's own texts, no published
+        number is comparable. Then only the attribute `published` is changed: it becomes empty.
 
         Args:
             shown: the experiment with the models and datasets of this study.
@@ -412,13 +414,14 @@ class _ExperimentResolver:
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
         """Return (names, sentence): the study's datasets for an experiment, and a sentence on missing corpora.
 
-        If the experiment names no corpora, all datasets of the study are returned. Otherwise each corpus of the
-        experiment gives the study's dataset of this name, or else the study's proxies for it. If no dataset is found in
-        this way, the study's own datasets are returned. A dataset is own if its attribute `corpus` is empty: it is
-        neither a published corpus nor a proxy for one.
+        * If the experiment names no corpora, the names are those of all datasets of the study.
+        * Otherwise every corpus of the experiment contributes the study's dataset of the same name. Without such a
+          dataset, it contributes the study's proxies for this corpus.
+        * If these are no datasets at all, the names are those of the datasets without a `corpus`, which are neither a
+          published corpus nor a proxy for one.
 
-        The sentence names the corpora of the experiment for which the study has neither the corpus nor a proxy. It is
-        empty if there are none, or if the study has own datasets.
+        A corpus is missing if the study has neither the corpus nor a proxy for it. The sentence is empty if no corpus
+        is missing, or if the study has a dataset without a `corpus`.
         """
         if not experiment.datasets:
             return list(self.datasets), ""

@@ -48,7 +48,8 @@ class Recipe:
     """The settings of the optimisation of a fit, from a study's `FitPlan`.
 
     Attributes:
-        sample: number of (context, word) pairs sampled for an update, on average; 0 uses the exact distributions.
+        sample: expected number of (context, word) pairs in the sample of one update, counted over all contexts; 0 means
+            that updates use the exact distributions.
         bias: True if every word has a bias.
         updates: number of steps of Adam.
         learning_rate: initial step size.
@@ -187,8 +188,8 @@ def update(
 ) -> None:
     """Do one step of Adam, over all contexts, in each of several fits to the same known distributions.
 
-    If `recipe.sample` is positive, the target of all fits is the same new sample of about `recipe.sample` words. If
-    `recipe.sample` is 0, the target is the exact distributions. The weights of the contexts are scaled to a mean of
+    If `recipe.sample` is positive, a new sample of about this many (context, word) pairs is the target of all fits. If
+    `recipe.sample` is 0, the exact distributions are the target. The weights of the contexts are scaled to a mean of
     one, so that gradients do not shrink as contexts are added. All fits are on the same `device`.
 
     `number` is the number of the update, from 0. The step size depends on `number`, the sample on `number` and `seed`.
@@ -206,7 +207,10 @@ def update(
 
 
 def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
-    """Return the number of contexts processed at once: the device's CHUNK_CELLS over the number of words, or 1."""
+    """Return the number of contexts processed at once on a device, at least 1.
+
+    This number times the number of words is at most the device's CHUNK_CELLS, unless one context is already more.
+    """
     return max(1, CHUNK_CELLS.get(device.type, CHUNK_CELLS["cuda"]) // known.p_NM.shape[1])
 
 

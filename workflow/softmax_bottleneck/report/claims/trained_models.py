@@ -23,10 +23,10 @@ RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 
 # --- premises of single claims --------------------------------------------------------------------------------------
 def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
-    """Return the premise that averaged SGD averaged the weights of every run's best epoch over at least one epoch.
+    """Return the premise that in every run the best epoch comes at least one epoch after averaged SGD began to average.
 
-    The best epoch must come at least one epoch after the switch to averaging. The premise is broken if a run never
-    switched, or if no run of a model that matches one of the patterns is finished.
+    The runs are those of the models that match one of the patterns. The premise is broken if one of these runs never
+    began to average, or if none of them is finished.
     """
     models = data.matching("|".join(patterns))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
@@ -64,7 +64,10 @@ def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
 
 
 def enough_benchmarks(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Return the premise that at least FEW_BENCHMARKS word-similarity benchmarks have results of the two `models`."""
+    """Return the premise that at least FEW_BENCHMARKS word-similarity benchmarks have results of both models.
+
+    `models` are two names, not patterns.
+    """
     n = len(list(vector_gaps.collect(data, *models)))
     return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
 
