@@ -369,8 +369,8 @@ def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
     """Return the columns of U and B that belong to the block `affinity`, as arrays [T, V, Q] and [V, Q].
 
     The axes are those of `_topic_block`. A word is likelier, the smaller the distance between its point and the point
-    of the context. Q random Fourier features approximate a Gaussian kernel of this distance; the kernel's width is
-    1 / affinity_bandwidth.
+    of the context. Q random Fourier features approximate a Gaussian kernel of this distance. The setting
+    `affinity_bandwidth` is the standard deviation of their frequencies, so the kernel's width is its inverse.
     """
     rng = generator(settings.seed, "affinity")
     size, topics, dimensions = settings.vocabulary_size, settings.topics, settings.affinity_dimensions

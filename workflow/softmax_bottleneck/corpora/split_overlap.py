@@ -18,8 +18,8 @@ def split_overlap_warnings(corpus: Corpus) -> list[str]:
 
     A split is suspicious in two cases:
 
-    * Its `overlap` with another split is more than SHARE: that of valid with train, or of test with train or valid.
-    * The split is valid or test, and has more tokens than train.
+    * It shares lines with another split: `overlap` of (valid, train), (test, train) or (test, valid) exceeds SHARE.
+    * It is valid or test, and has more tokens than train.
     """
     warnings = [
         f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more stand in {other} too"

@@ -1,8 +1,8 @@
 """Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
 W [V, E] and b [V] are the decoder, g is the function of the option ``pointwise``, and ``heads/mixture.py`` defines
-prior_k and latent_k. The parameters are those of the head mos. But here the context vectors are mixed before the
-decoder, so that the logits have low rank if g is the identity.
+prior_k and latent_k. The head mos has the same trained parameters, but mixes probabilities after the softmax. This head
+mixes context vectors before the decoder, so that the logits have low rank if g is the identity.
 Numerical stability: log_softmax replaces the published ln(softmax), which is -inf if a probability underflows.
 
 Shapes: N = T x B tokens (T time steps of B sequences), D context width, E embedding width, V vocabulary.
@@ -57,7 +57,7 @@ class MixtureOfContexts(MixtureHead):
     """The mixture-of-contexts head; the module's docstring has its equation."""
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return -ln P(target) of each token, [N], and the sum of these losses, in nats.
+        """Return a ``RowNLL`` (nll_N, total): -ln P(target) of each token, [N], and the sum of these losses, in nats.
 
         ``h`` is [N, D] or [T, B, D], and ``target`` int64 [N] or [T, B]. In train mode ``generator`` samples the
         dropout of the latent vectors; None means PyTorch's global generator.

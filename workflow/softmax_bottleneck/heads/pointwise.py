@@ -33,10 +33,10 @@ class Pointwise(nn.Module):
         raise NotImplementedError
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new object for one pass of the fused loss over all chunks of logits.
+        """Return a new ``Sweep``, which computes g in one pass of the fused loss over all chunks of logits.
 
-        The object of this base class differentiates g with autograd. ``with_gradients`` is True if the pass computes
-        gradients besides the losses.
+        This base method returns an ``AutogradSweep``, which works for any g. ``with_gradients`` is True if the pass
+        computes gradients besides the losses.
         """
         return AutogradSweep(self, with_gradients=with_gradients)
 
@@ -55,9 +55,8 @@ class RowFunction:
         table_K2: for plif, one row per cell: the slope in the cell, and the value of g at the cell's left end. None for
             all other kinds.
         from_histograms: function that returns the gradients of g's parameters, in the order of ``trainable``; None if g
-            has no trained parameters. Its argument is [2, K]. Row 0 is, for each cell, the sum of dL/dg over the logits
-            in the cell. Row 1 is the same sum with each dL/dg multiplied by the position of its logit in the cell, from
-            0 at the left end to 1 at the right end.
+            has no trained parameters. Its argument [2, K] has two sums over the logits of each cell: row 0 sums dL/dg,
+            and row 1 sums t dL/dg. Here t is the position of a logit in its cell: 0 at the left end, 1 at the right.
     """
 
     kind: str

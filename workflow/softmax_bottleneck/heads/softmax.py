@@ -25,7 +25,7 @@ class Identity(Pointwise):
         return logits
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new object for one pass of the fused loss; `with_gradients` makes no difference for the identity."""
+        """Return a new `Sweep` for one pass of the fused loss; `with_gradients` makes no difference here."""
         return Sweep()
 
     def row_function(self) -> RowFunction:

@@ -165,12 +165,15 @@ def _cosines(embedding_VD: NDArray[np.floating[Any]], rows_N2: NDArray[np.int64]
 
 # --- the step ---------------------------------------------------------------------------------------------------------
 def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
-    """Compare a run's word vectors with the benchmarks of its dataset, and return the results of the step.
+    """Compare the word vectors of a trained run with the word-similarity benchmarks of its dataset.
 
-    The content of the step's file wordsim.json is {"benchmarks": {label: result of `evaluate`}}; the caller writes this
-    file. The word vectors are the rows of the body's input embedding, which may be tied to the decoder. The benchmark
-    of a synthetic language has the exact similarities of its words instead of human scores. The third argument, which
-    all measuring steps get, is not used.
+    The word vectors are the rows of the body's input embedding, which may be tied to the decoder. The benchmark of a
+    synthetic language has the exact similarities of its words instead of human scores. The third argument, which all
+    measuring steps get, is not used.
+
+    Returns:
+        A `Computed`, whose `files` has the content of wordsim.json: {"benchmarks": {label: result of `evaluate`}}. The
+        caller writes the file. The labels are those of `benchmark_files`.
 
     Raises:
         DataError: the weights are missing or damaged, or a benchmark file is missing or malformed.

@@ -52,7 +52,7 @@ class Truncated:
     Attributes:
         left_NK, sigma_K, right_KV: factors of the truncated decomposition, in descending order of singular values.
         press_rank: Press rank of the matrix before truncation, with float32's epsilon.
-        of: the run's dataset and model, as `dataset/model`. Result rows name it in their `condition`.
+        of: the run's dataset and model, as `dataset/model`. The `condition` of every result row contains this text.
     """
 
     left_NK: NDArray[np.floating[Any]]

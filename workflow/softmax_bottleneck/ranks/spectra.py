@@ -260,7 +260,7 @@ def _drain(held: deque[Floats]) -> Iterator[Floats]:
 def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spectrum:
     """Return the spectrum of a matrix in memory, by SVD if it has few entries, else by the Gram matrix of its rows.
 
-    `dtype` is the number type that the spectrum of a Gram matrix records as that of the matrix.
+    `dtype` is the number type of the matrix. It becomes the `dtype` of the spectrum if a Gram matrix is used.
     """
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:
@@ -304,14 +304,14 @@ def factored_singular_values(
     the spectrum has only their number, `n_zero`.
 
     Method: a QR decomposition of each factor, then the SVD of the small matrix R_left R_right^T of the two factors R.
-    The N x V matrix is never built. Beside the factors, some blocks of 16 MiB or more are in memory.
+    The N x V matrix is never built: beside the factors, only some blocks of their rows are in memory.
 
     Args:
         contexts_ND: context vectors H, which are multiplied by W^T. For MoC, these are the mixed vectors.
         weight_VD: word matrix W.
         bias_V: bias b of the words.
-        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. For the centrings "rows" and
-            "both" zeros may be given, because they remove log Z in any case.
+        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. Zeros will do for the centrings
+            "rows" and "both", which remove log Z in any case.
         centring: "none", "rows" or "both", as in `singular_values`.
 
     Raises:

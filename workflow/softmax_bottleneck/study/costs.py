@@ -76,8 +76,8 @@ class Cost:
         measure_cpu_h, measure_gpu_h: hours of measuring perplexities and ranks on a CPU core and on a GPU.
         memory_gb: peak memory of training in GB (10^9 bytes).
         spectrum_gb: memory of the host (not of the GPU) in GB while singular values are computed.
-        disk_gb: disk space in GB for the weights, two resume states, the hidden states of the test text, and the
-            weights that a tracked run stores during training.
+        disk_gb: disk space in GB for the weights, two resume states, the hidden states of the test text, and, with
+            `tracked` (see `estimate`), the weights stored at some epochs.
     """
 
     flops: float

@@ -147,12 +147,12 @@ class Experiment:
 
 
 def load_experiment(name: str, near: Path) -> Experiment:
-    """Return the experiment with the id `name`, read from experiments/<name>.yaml.
+    """Return the experiment with the id `name`, as its YAML file declares it.
 
-    The file is searched beside the study, in the folder `near`, and then in config/.
+    The file is `near`/experiments/<name>.yaml or else config/experiments/<name>.yaml; `near` is the study's folder.
 
     Raises:
-        UserError: the id is unknown, or a key or value is not allowed.
+        UserError: neither file exists, the file has another id, or a key or value is not allowed.
     """
     path = schema.find_config("experiments", name, near)
     experiment = schema.read(Experiment, schema.load_yaml(path), str(path))
@@ -178,8 +178,9 @@ class ModelEntry:
     Attributes:
         head: a name (a file in workflow/softmax_bottleneck/heads), or `{name: ..., option: ...}`.
         label: name of the model in tables and figures (default: the head's own).
-        like: name of another entry, from which this model inherits `body`, `schedule`, and the layers of settings that
-            name that entry. If both have the same head, the head's options are inherited too. Entries can form a chain.
+        like: name of another entry, from which this model inherits `body` and `schedule`. Layers of settings whose
+            `when` names the other entry also apply to this model. If both have the same head, the head's options are
+            inherited too. The other entry can have a `like` of its own.
         datasets: corpora to train on; all corpora of the study when absent.
         seeds: `all`, `author` (only the authors' own seed, or the first if there is none), or a list of seeds. All
             seeds when absent; but unlike an absent key, the word `all` makes the entry a variant (see `is_variant`).
@@ -373,7 +374,8 @@ class Layer:
         schedule: settings of training.
         finetune: changes of the schedule for finetuning, used if an experiment has the stage `finetune`.
         dynamic: settings of dynamic evaluation, used if an experiment has the stage `dynamic`.
-        author_seed: the seed that the authors published for their single run; it precedes the study's seeds.
+        author_seed: the seed that the authors published for their single run. The models are trained with this seed
+            first, and then with the study's `seeds`.
     """
 
     when: When = When()
@@ -463,7 +465,9 @@ REQUIRED = {f.name for f in dataclasses.fields(StudyFile) if f.default is f.defa
 
 
 def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return {key: value} of a study's file, merged with the study that the file names under `extends`, its base.
+    """Return {key: value} of a study's file, merged with its base: the study file that it names under `extends`.
+
+    A file without `extends` has no base, and its own keys are returned. Otherwise:
 
     - `settings` are the layers of the base, followed by those of the file.
     - An entry under `models` or `fits` is merged key by key with the entry of the same name in the base; the file's

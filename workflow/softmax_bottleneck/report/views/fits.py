@@ -242,8 +242,8 @@ def fit_curves_figure(
     """Draw a grid of panels with curves of metrics, one curve per model.
 
     `x`, `panels` and `rows` name columns of the data frame of fits (see the module's docstring). If `gap_closed` is
-    among the metrics, the softmax and all fits with r <= d are left out. A softmax of width d can represent such
-    distributions exactly, so that there is no gap to close.
+    among the metrics, two kinds of fits are left out. Fits of the softmax close no gap by definition. Fits with r <= d
+    have no gap to close, because a softmax of width d represents a distribution with logits of rank r <= d exactly.
 
     Args:
         source: the experiment with its records.

@@ -40,10 +40,11 @@ class Setting:
 
 
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
-    """Return a section with a row per setting and a column per model: the study's values and the published values.
+    """Return a section with a row per setting and a column per model; a cell has the study's and the published value.
 
-    The study's value is `none` if the model's head has no such setting. In the row `seed` it is the seed of the paper's
-    own run, or `none` if that seed is not published.
+    The study's value is shown as `none` if the model's head has no such setting. In the row `seed`, the study's value
+    is the `author_seed` of the model's settings: the seed of the paper's own run. `none` means that the paper does not
+    publish that seed.
     """
     published_names = {line.setting: line.published for line in settings}
 
