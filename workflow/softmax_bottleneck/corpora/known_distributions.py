@@ -159,8 +159,8 @@ def spectrum_of(known: KnownDistributions) -> Spectrum:
 def squared_error_bound(sigma: Array, rank: int) -> float:
     """Return the least squared Frobenius distance of log P* from any matrix of at most the given rank.
 
-    This is the sum of sigma_i^2 over i > `rank` (theorem of Eckart, Young and Mirsky). In theorem 1 of Ganea et al.
-    2019, the sum is a lower bound on |log P* - log Q|_F^2 for every softmax Q. The paper prints a square root of the
+    This is the sum of sigma_i^2 over i > `rank` (theorem of Eckart, Young and Mirsky). By theorem 1 of Ganea et al.
+    2019, no softmax Q whose log Q has at most this rank comes closer to log P*. The paper prints a square root of the
     sum there, which is left out here because the distance is squared.
 
     Args:

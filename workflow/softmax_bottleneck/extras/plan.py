@@ -43,7 +43,8 @@ def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
 def text(study: Study) -> str:
     """Return the plan of a study as text with two tables.
 
-    The first table has the unfinished hours of all experiments and fits. The second has the size of every model.
+    The first table has the hours that the experiments and fits still need. The second has a row per model and dataset:
+    number of seeds, number of parameters, hours of a run and its memory.
     """
     cost = check.costs(study)
     work = dict(_work(study, cost))
@@ -71,7 +72,11 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the table: name, description `about`, number of items, number done, GPU and CPU hours left."""
+    """Return a row of the first table of `text`, without the column for the disk.
+
+    The row has `name`, the remark `about`, the number of items in `work`, how many are done, and the GPU and CPU hours
+    of those that are not. Each item, such as a run, is given by (is done, GPU hours, CPU hours).
+    """
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)

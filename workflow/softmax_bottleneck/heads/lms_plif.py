@@ -111,7 +111,10 @@ class PiecewiseLinear(Pointwise):
         return _Sweep(self, with_gradients=with_gradients)
 
     def row_function(self) -> RowFunction:
-        """Return g's description for ``triton_rows.py``, with the ``constants`` (T / delta, 1 / delta, delta)."""
+        """Return the description of g that the GPU kernels of ``triton_rows.py`` read.
+
+        The attribute ``constants`` is (T / delta, 1 / delta, delta). `RowFunction` explains the other attributes.
+        """
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)
 

@@ -1,7 +1,7 @@
 """The known true distribution of a synthetic text: its perplexities and ranks, and a model's distance from it.
 
-Suffixes: T tokens or predicted words of a text, N some of the predicted words, C contexts of the language, R columns of
-the factors of the true logits, V words.
+Suffixes: T tokens or predicted words of a text, N some of the predicted words, C contexts of the language, V words. The
+true logits are a product [C, R] [R, V] plus a constant per word, with R the inner dimension.
 """
 
 from __future__ import annotations

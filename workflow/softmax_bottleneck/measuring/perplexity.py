@@ -91,7 +91,7 @@ def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SP
     """Yield the log-probabilities of hidden states [T, D] in float32, in chunks [N, V].
 
     The head must be in evaluation mode. `chunk_bytes` is {device type ("cpu" or "cuda"): largest size of a chunk in
-    bytes}. A chunk of 64 rows may be larger; no chunk but the last has fewer rows.
+    bytes}. Every chunk but the last has at least 64 rows, even if these exceed the size.
     """
     for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
         yield head.log_probs(chunk_ND)
@@ -241,7 +241,7 @@ def perplexity_metrics(
         * test_ppl, valid_ppl: `Perplexities.published` if `schedule.loss_divisor` is "length", and `Perplexities.sound`
           if it is "targets".
         * test_ppl_sound, valid_ppl_sound, train_ppl_sound: `Perplexities.sound`.
-        * unigram_ppl: perplexity of test for a model that predicts every word by its frequency.
+        * unigram_ppl: perplexity of test for a model that predicts every word by its frequency in train.
     """
 
     def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:

@@ -243,9 +243,9 @@ def _spearman(x_BN: Float64, y_BN: Float64) -> Float64:
 
 
 def ranks(x_BN: Float64) -> Float64:
-    """Return the rank of every number among the N numbers of its sample; the smallest has rank 1, ties are averaged.
+    """Return the ranks [B, N] of the numbers along the last axis; the smallest has rank 1, ties are averaged.
 
-    It equals `scipy.stats.rankdata`. Importing scipy.stats takes half a second in the process of every run.
+    The result equals that of `scipy.stats.rankdata`, but importing scipy.stats takes half a second.
     """
     order_BN = np.argsort(x_BN, axis=-1)
     sorted_BN = np.take_along_axis(x_BN, order_BN, -1)

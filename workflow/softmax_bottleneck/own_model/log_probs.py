@@ -51,8 +51,8 @@ class Bound:
         where: text with the size of the submatrix and the method.
         rank: Press rank of the submatrix (`ranks.press_rank`).
         holds: True if `rank` does not exceed `limit`.
-        cliff: (k, ratio): the largest ratio sigma_k / sigma_(k+1) of successive singular values, and its k. They are
-            those of the submatrix centred by rows and columns (`ranks.spectral_cliff`). Usually k is D.
+        cliff: (k, ratio): the position k, usually D, of the largest ratio sigma_k / sigma_(k+1), and this ratio. The
+            singular values sigma are those of the submatrix centred by rows and columns (`ranks.spectral_cliff`).
     """
 
     limit: int
@@ -210,8 +210,8 @@ class Layer:
     def bound(self) -> Bound | None:
         """Check the bound rank <= D + 2 of a softmax layer on a submatrix of ln P, and return the result.
 
-        The submatrix has evenly spaced rows and columns, at most 1024 each. It is computed, and its rank is found by a
-        full SVD. The method of `spectrum` would be no check, because its rank can never exceed D + 2.
+        The submatrix has evenly spaced rows and columns, at most 1024 each, and its rank is found by a full SVD. The
+        method of `spectrum` would check nothing: it works on the factors, so that its rank never exceeds D + 2.
 
         Returns:
             The result of the check, or None if there is nothing to check: the head is not a softmax, or a side of the
@@ -345,13 +345,15 @@ LogProbs = Layer | OutputMatrix
 
 
 def open_log_probs(request: inputs.Request) -> LogProbs:
-    """Return the matrix that a request describes: a `StoredLogProbs`, an `OutputMatrix` or a `Layer`.
+    """Return the matrix that the options of the command `rank` describe; the numbers are not read yet.
 
-    The numbers are not read yet. A request with `model` must first be replaced by `saved_model.export_layer`.
+    The result is a `StoredLogProbs` if `request.log_probs` is given, an `OutputMatrix` if `request.weights_only` is
+    true, and otherwise a `Layer` of hidden states and weights. `request.model` is not read: for a model in its own
+    format, `saved_model.export_layer` first writes the hidden states and weights to files.
 
     Raises:
-        UserError: as in `inputs.find`, or the head has weights of its own.
-        DataError: as in `inputs.find`, or shapes do not fit together.
+        UserError: a file cannot be found or used (see `inputs.find`), or the head has weights of its own.
+        DataError: a file is damaged (see `inputs.find`), or shapes do not fit together.
     """
     if request.log_probs:
         return StoredLogProbs(inputs.find(request.log_probs, "log_probs"))

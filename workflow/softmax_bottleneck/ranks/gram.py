@@ -1,5 +1,7 @@
 """Gram matrices in float64 and their eigenvalues, on the CPU or (with checks of the eigenvalues) on a torch device.
 
+The Press tolerance is the limit above which the Press rank counts a singular value (`counts.press_rank`).
+
 Suffixes: m rows and n columns of the matrix M, whose Gram matrix M^T M is n x n.
 """
 

@@ -34,8 +34,8 @@ class Records:
     """The results of all runs of a study.
 
     Attributes:
-        rows: one row per number, with the columns COLUMNS: value and std are floats, n and seed nullable integers. The
-            column `run_id` is empty if the number belongs to no training run.
+        rows: one row per number, with the columns COLUMNS. `value` and `std` are floats, `n` and `seed` nullable
+            integers, all others text. `run_id` is empty if the number belongs to no training run.
         states: one row per planned run, with the columns STATE_COLUMNS. A run that several models share, because their
             settings are the same, has one row per model; these rows have the same `path`.
         stages: one row per planned finetuning or dynamic evaluation, with the columns STAGE_COLUMNS. In `rows`, their
@@ -47,7 +47,7 @@ class Records:
         spectra: {path of a run: array [2, K]} with K selected singular values, as `thinned` returns it.
         corpora: {dataset: content of its corpus.json}, with the keys tokens, vocabulary_size, token_sha256 and doubts
             (warnings).
-        verification: the content of verify.json, such as `findings`, the damaged files of the study.
+        verification: the content of verify.json; its key `findings` lists the problems found in the study's files.
     """
 
     rows: pd.DataFrame
@@ -151,7 +151,11 @@ class Records:
         return list(dict.fromkeys(chosen["condition"]))
 
     def wide(self) -> pd.DataFrame:
-        """Return a frame with one row per run, and a column such as `test_ppl` or `test_ppl finetuned` per number."""
+        """Return the numbers of `rows` as a frame with one row per run.
+
+        The first columns are dataset, model, seed and run_id. Then there is one column per metric and condition, such
+        as `test_ppl` or `test_ppl finetuned`, with nan where a run lacks the number.
+        """
         rows = self.rows[self.rows["run_id"] != ""]
         names = (rows["metric"] + " " + rows["condition"]).str.strip()
         keys = ["dataset", "model", "seed", "run_id"]

@@ -14,9 +14,9 @@ changes log Q in the direction -J J^T g. The three metrics of a context are
     gradient_cosine = g . J J^T g / (|g| |J J^T g|)
 
 The reported values are means over contexts, weighted by the probabilities of the contexts. For a softmax, J is the
-centred word matrix. Godey and Artzi 2026 measure `gradient_words` of such models on texts; the head suppresses the
-rest, 1 - `gradient_words`. When h is optimal, J^T g = 0, and `gradient_energy` and `gradient_cosine` are 0 for every
-head. The metrics are therefore also measured early in a fit.
+centred word matrix. Godey and Artzi 2026 measure `gradient_words` of softmax models on texts; 1 - `gradient_words` is
+the share that the head suppresses. When h is optimal, J^T g = 0, and `gradient_energy` and `gradient_cosine` are 0 for
+every head. The metrics are therefore also measured early in a fit.
 
 Shapes: N contexts, V words, D width.
 """
@@ -77,9 +77,9 @@ def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
 
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
-    """Return `gradient_energy` [N] and `gradient_cosine` [N] of each context; both are 0 where P_J g = 0.
+    """Return `gradient_energy` [N] and `gradient_cosine` [N], the two metrics of the expected gradient g.
 
-    Both depend on the expected gradient g, whereas `gradient_words` depends on the gradient of each word.
+    Both are 0 in a context where P_J g = 0.
 
     Args:
         basis_NVD: the left singular vectors of each context's J; zero where the singular value is negligible.

@@ -1,7 +1,7 @@
 """Loading the models of a trained run: the best one, and snapshots along training.
 
 The best model is that of the epoch with the lowest validation loss, or of the last epoch if the schedule's
-`tested_weights` is `last`. If averaged SGD has begun by that epoch, its weights are the averages.
+`tested_weights` is `last`. If averaged SGD has begun by that epoch, the best model has the averaged weights.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SNAPSHOT_FOLDER = "snapshots"
 def loaded(run: Run, folder: Path) -> Iterator[models.LanguageModel]:
     """Yield the best model of the finished run in `folder`, for use in a `with` block.
 
-    `run` gives the device, and the number of threads and the determinism inside the block. The settings of the model
-    and its weights are read from `folder`.
+    The settings and weights of the model are read from `folder`. `run` decides only how the block computes: the
+    device, the number of threads, and whether torch must be deterministic.
     """
     device = choose_device(run.device)
     with numerics(run, device):

@@ -173,10 +173,10 @@ def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
-    """Return (predictions, positions, published positions) for a corpus.
+    """Return (predictions, all positions, published positions) for a corpus.
 
-    The predictions are {model: {position: prediction}} of each model's first run; models without predictions are left
-    out. The second list has the measured positions, followed by the published positions that are not measured.
+    `predictions` is {model: {position: prediction}} of each model's first run; models without predictions are left
+    out. `all positions` are the measured ones, followed by those that are only published.
     """
     measured = {
         model: own
