@@ -14,7 +14,7 @@ OPTIONS: dict[str, object] = {}
 
 
 class SigSoftmax(GeneralisedSigSoftmax):
-    """The pointwise function g(l) of SigSoftmax: the function in ``gss.py`` with the constants c = 0 and k = 2."""
+    """The module that applies the function g of SigSoftmax to every logit: the g of ``gss.py`` with c = 0 and k = 2."""
 
     def __init__(self) -> None:
         super().__init__(c=0.0, k=2.0)

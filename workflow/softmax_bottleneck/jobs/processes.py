@@ -102,7 +102,7 @@ def seconds_left(environment: Mapping[str, str]) -> float | None:
     The result is None outside a job, for a job without a time limit, and if SLURM does not answer. `environment` has
     the environment variables of the process. The end is taken from SLURM_JOB_END_TIME. This variable is missing in
     older versions of SLURM, and Snakemake's plugin clears it. Without the variable, squeue is asked for the remaining
-    time: `[days-][[hours:]minutes:]seconds`, or a word such as UNLIMITED.
+    time. squeue answers in the form `[days-][[hours:]minutes:]seconds`, or with a word such as UNLIMITED.
     """
     job, end = environment.get(JOB_VARIABLE), environment.get("SLURM_JOB_END_TIME", "")
     if not job:

@@ -159,9 +159,10 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
 def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, float | int]]:
     """Return the share of contexts whose true word is among the k most probable words, with a 95 % Wilson interval.
 
-    `true_rank_T` holds the rank of the true word in each context, from 1, among all words by probability. The result
-    maps k ("1", "5" and "10") to the share `rate`, its interval `low` to `high`, and `n`, the number of contexts. The
-    interval treats contexts as independent. Neighbouring contexts are dependent, so that the true one is wider.
+    `true_rank_T` holds the rank of the true word in each context, from 1, among all words by probability. The result is
+    {k: {"rate": share, "low": lower end, "high": upper end of the interval, "n": number of contexts}}, with the keys k
+    "1", "5" and "10". The interval treats contexts as independent. It is too narrow, because neighbouring contexts are
+    dependent.
     """
     rates: dict[str, dict[str, float | int]] = {}
     for k in HIT_RANKS:

@@ -75,7 +75,8 @@ class Request:
         """Check that the options name exactly one of the four kinds of input.
 
         Raises:
-            ValueError: they do not, or an option belongs to another kind. `study.read` turns this into a UserError.
+            ValueError: the options fit no kind of input, such as `hidden` without `weight`, or mix several kinds.
+                `study.read` turns this into a UserError.
         """
         sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
         if sources not in SOURCES:

@@ -53,8 +53,8 @@ def published_corpus(study: Study, dataset: str) -> str:
 def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
     """Return the preferred archived cell for each (published corpus, row key, column heading) of an experiment's table.
 
-    Each cell names the study and hardware of its value. A triple without an archived cell is not a key. Archives of the
-    study `own` from other machines are left out, because they have the same cells as the study itself.
+    Each cell names the study and hardware of its value. A triple without an archived cell is not a key. All archives of
+    the study named `own`, whose cells are to be filled, are left out.
     """
     ranked: list[tuple[Rank, Key, Cell]] = []
     for archived in archive.load_all():
@@ -80,10 +80,10 @@ def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
 
 @cache
 def study_of(name: str) -> Study | None:
-    """Return the study of config/<name>.yaml with other experiments, or None if there is no such file.
+    """Return the study of config/<name>.yaml, or None if there is no such file.
 
-    The experiments are replaced by all tables for which `is_filled` is true. The archive of the study can then fill
-    cells of all these tables, also of those that the file does not list.
+    The experiments of the file are replaced by all tables for which `is_filled` is true. The archive of the study can
+    then fill cells of all these tables, also of those that the file does not list.
     """
     file = PAPER_STUDY.with_name(f"{name}.yaml")
     if not file.is_file():

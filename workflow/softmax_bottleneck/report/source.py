@@ -249,10 +249,10 @@ class Source:
         return self.is_published(dataset) and all(self._same.get((dataset, model), False) for model in models)
 
     def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[str, ...]:
-        """Return why runs of a model on a corpus have no number, such as ("seed 3 diverged", "seeds 4, 5 missing").
+        """Return the reasons why seeds have no number, such as ("seed 3 diverged", "seeds 4, 5 missing").
 
-        Each text has a state and the seeds of the runs in this state; the tuple is empty if no run lacks a number. For
-        a model without runs in this experiment, the only text is a reason such as `not in this study`.
+        Each text has the state of some runs of the model on the corpus, and their seeds. The tuple is empty if every
+        run has a number. If the experiment has no such run, the only text is a reason such as "not in this study".
 
         Args:
             dataset: the corpus.
@@ -284,8 +284,8 @@ class Source:
 
         Args:
             corpus: name of the corpus in the files of report/published.
-            model: name of the model in the study. Its name in the files, if different, is in `published_rows` of the
-                experiment, which may also have further filters.
+            model: name of the model in the study. If the experiment's `published_rows` has an entry for the model, that
+                entry may give the model's name in the files, and filters that apply besides `filters`.
             metric: name of the metric in the files.
             filters: {column of the files: regular expression that its value must match}; by default no filters.
 
@@ -309,14 +309,15 @@ class Source:
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
     def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return a cell that has the published number but not yet a measured number.
+        """Return a cell that has the published number, if there is one, but not yet a measured number.
 
         Args:
             dataset: the corpus.
             model: the model.
-            column: the column. It names the metric, the stage, and further keys of the published number (`published`).
-            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. It
-                selects the published number with this condition or a longer one, such as `benchmark=WS-353;ET-ASGD`.
+            column: the column of the table. The published number must have its metric and match its filters
+                `published`, such as `{table: "^Table 2$"}`.
+            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. The
+                published number must have this condition, alone or with an addition (`benchmark=WS-353;ET-ASGD`).
         """
         filters = dict(column.published)
         if condition:
@@ -332,11 +333,10 @@ class Source:
         )
 
     def cell(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return a cell that has the published number and the mean of the metric over the finished runs.
+        """Return a cell that has the published number and the mean of the measured numbers of all finished runs.
 
-        `column` names the metric and its stage, and filters the published numbers. For a metric with several numbers
-        per run, `condition` selects one of them, such as `benchmark=WS-353`. If it is empty, the number of the column's
-        stage is used.
+        `column` gives the metric and the stage of the measured numbers. For a metric with several numbers per run, set
+        `condition` to the condition of one of them, such as `benchmark=WS-353`. `blank` finds the published number.
         """
         blank = self.blank(dataset, model, column, condition)
         values = self.values(dataset, model, column.metric, condition or column.stage)

@@ -3,7 +3,8 @@
 Every seed of a fit samples its own distributions. A seed is therefore the statistical unit of the fits' intervals.
 
 Symbols: r rank of the true distribution, d width of the fitted head (D in printed texts). In fits to Dirichlet samples:
-alpha concentration, M words, N contexts. In untrained layers: K softmaxes, H width, V words.
+alpha concentration, M words, N contexts. In untrained layers: K softmaxes, H width, V words. LMS is the linear
+monotonic softmax of Ganea et al. 2019, and MoS is the mixture of softmaxes.
 """
 
 import math
@@ -104,8 +105,9 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
     """Return a quantity with one number per seed, estimated by its mean with a Student interval.
 
     Args:
-        what, unit, names: the printed name, the unit (such as `share`), and the template for the names of the models,
-            as in `Quantity`.
+        what: the printed name of the quantity.
+        unit: `share` for a share, `%` for a difference of logarithms, or empty; the first two are printed in percent.
+        names: template for the printed names of the claim's models, such as `{0}` for the first one.
         which: a pandas query that selects rows of `fits`. In it, `@head` is the model of the claim, or the softmax if
             the claim names no model.
         value: computes the number from the selected rows of one seed. A number that is not finite is left out.
@@ -244,10 +246,10 @@ def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    """Return the rule that the head LMS is better than Softmax and MoS in more than half of the cells (alpha, M, d).
+    """Return the rule that LMS is better than both Softmax and MoS in more than half of the rows of `_cells`.
 
-    `sign` is 1 if larger values of the metric are better, and -1 if smaller ones are. `name` is the metric's name in
-    the text of the rule, such as "KL divergence".
+    `metric` is the name of the compared metric in the records, such as `kl_nats`. `sign` is 1 if larger values of the
+    metric are better, and -1 if smaller ones are. `name` is how the rule prints the metric, such as "KL".
     """
 
     def collect(data: r.CorpusData) -> "pd.Series[bool]":
@@ -285,14 +287,14 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
 @partial(_always, what="true rank less effective rank, smallest over noise levels", units="levels",
          text="at every noise level that doubles the Press rank, no effective rank exceeds the true rank")  # fmt: skip
 def noise(data: r.CorpusData) -> Iterable[float]:
-    """Return TRUE_RANK minus the largest effective rank, for each noise level at which noise doubles the Press rank.
+    """Return TRUE_RANK minus the largest effective rank, for each noise level that at least doubles the Press rank.
 
-    Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). A level counts if the Press rank is at least
-    twice TRUE_RANK. The largest effective rank is the maximum over all tolerances of the effective rank.
+    Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). Levels with a Press rank below 2 TRUE_RANK are
+    skipped. At every other level, the effective rank depends on the tolerance, and the largest value is used.
 
     Returns:
-        One number per level that counts. If no measured level counts, [-inf], so that the rule fails: noise does not
-        inflate the Press rank. If nothing was measured, [], so that the claim cannot be tested.
+        One number per level that is not skipped. If all levels are skipped, the result is [-inf], which makes the rule
+        fail. If nothing was measured, the result is empty, and the claim cannot be tested.
     """
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
