@@ -48,9 +48,10 @@ class Head(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Set ``matmul_backends`` to the faster backend of each matrix product of the fused loss.
+        """Measure which library, native torch or oneDNN, is faster in each matrix product of the fused loss.
 
-        ``num_tokens`` is the number of tokens of a batch. ``precision`` is fp32, tf32, tf32x3 or bf16.
+        The choice is stored in ``matmul_backends``. ``num_tokens`` is the number of tokens of a batch. ``precision`` is
+        that of the products: fp32, tf32, tf32x3 or bf16 (see ``heads/matmul.py``).
 
         Raises:
             UserError: the device does not support this precision.
@@ -94,9 +95,10 @@ class Head(nn.Module):
 
     @property
     def is_log_linear(self) -> bool:
-        """True if log_probs(h) = contexts(h) W^T + b - logZ with the decoder W, b and a number logZ per token.
+        """True if log_probs(h) = contexts(h) W^T + b - logZ.
 
-        The singular values of the log-probabilities can then be computed from these factors, without the [N, V] matrix.
+        W and b are the decoder's weight and bias, and logZ is one number per token. The singular values of the
+        log-probabilities can then be computed from these factors, without the [N, V] matrix.
         """
         return False
 

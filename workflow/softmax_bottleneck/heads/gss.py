@@ -50,10 +50,10 @@ class GeneralisedSigSoftmax(Pointwise):
         return self.k * x + self.c - (self.k - 1.0) * functional.softplus(x, threshold=LINEAR_ABOVE)
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new object for one pass of the fused loss over all chunks of logits.
+        """Return a new object that computes losses and gradients in one pass of the fused loss (see ``Sweep``).
 
-        The object computes the derivative of g by a formula, without autograd. ``with_gradients`` is True if the pass
-        computes gradients besides the losses.
+        The object computes the derivative of g by a formula, without autograd. ``with_gradients`` is False if only the
+        losses are needed.
         """
         return _Sweep(self.c, self.k, with_gradients)
 

@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 def acquire_lock() -> dict[str, str]:
     """Lock the results folder until this process ends; return environment variables that let a child share the lock.
 
-    The child must also inherit the file descriptors that `lock_descriptors` returns. Nothing is locked if the parent of
-    this process holds the lock and shares it, or if the file system does not support locks. The same variables are
-    returned in both cases.
+    The child must also inherit the file descriptors that `lock_descriptors` returns. No lock is taken if the parent
+    process already shares its own lock, or if the file system does not support locks. The result is always
+    {LOCK_VARIABLE: path of the lock file}.
 
     Raises:
         BusyError: another process holds the lock.
@@ -179,9 +179,10 @@ def _read_lease(path: Path) -> dict[str, Any]:
 def _refuse_living_owner(path: Path) -> None:
     """Raise BusyError if the owner of the lease file `path` still runs.
 
-    An owner on this machine is looked up among the processes, and a batch job elsewhere in the batch system. If neither
-    look-up gives an answer, the owner counts as running if the lease was touched in the last STALE_AFTER_S seconds. A
-    batch job that is requeued keeps its id, so an owner elsewhere with the id of the present job has ended.
+    * If the owner is on this machine, the operating system says whether its process runs.
+    * If the owner is a batch job on another machine, SLURM says whether the job runs. If the owner's job has the id of
+      the present job, the owner has ended: SLURM has requeued the job, which keeps its id.
+    * If there is no answer, the owner counts as running if the lease was touched in the last STALE_AFTER_S seconds.
     """
     try:
         owner, age_s = _read_lease(path), max(0.0, time.time() - path.stat().st_mtime)

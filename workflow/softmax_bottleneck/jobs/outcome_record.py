@@ -17,14 +17,18 @@ OUTCOME_FILE = "outcome.json"
 
 
 def paths(folder: Path, result: str) -> tuple[Path, Path]:
-    """Return the paths of both copies of the record in a run's folder: outcome.json, then `result` (`done.json`)."""
+    """Return the paths of both copies of a run's record: outcome.json, then the result.
+
+    `folder` is the folder of the run. `result` is the file name of the result, `done.json` or `dynamic.json`.
+    """
     return folder / OUTCOME_FILE, folder / result
 
 
 def sound_record(folder: Path, result: str) -> Path | None:
     """Return the path of an intact copy of the record, outcome.json if possible; None if neither copy is intact.
 
-    A copy is intact if it matches the hash file beside it. The arguments are those of `paths`.
+    A copy is intact if it matches the hash file beside it. `folder` is the folder of the run. `result` is the file name
+    of the result, such as `done.json`.
     """
     return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
 
@@ -33,7 +37,7 @@ def restore(folder: Path, result: str) -> None:
     """Rewrite a missing or damaged copy of the record from the intact copy; do nothing if neither is intact.
 
     The new file gets the modification time of the intact one. Files made from the record therefore do not look outdated
-    to Snakemake. The arguments are those of `paths`.
+    to Snakemake. `folder` is the folder of the run. `result` is the file name of the result, such as `done.json`.
     """
     sound = sound_record(folder, result)
     for path in paths(folder, result):

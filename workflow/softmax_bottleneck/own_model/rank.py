@@ -141,7 +141,7 @@ def gib(count: int) -> str:
 def write(result: Result, folder: Path) -> None:
     """Write rank.json, spectrum.npz, spectrum.svg and index.html to a folder.
 
-    The page is one file without scripts that loads nothing; all text in it is escaped.
+    The page index.html has no scripts and loads no other file; all text in it is escaped.
     """
     parents = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **result.spectrum.to_arrays())}
     for index, path in enumerate(result.request.files()):  # names only, never their folders; they may be any bytes

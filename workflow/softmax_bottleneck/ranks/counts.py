@@ -1,4 +1,7 @@
-"""Ranks counted from singular values: the Press rank and effective ranks, with tolerance and noise floor."""
+"""Ranks counted from singular values: the Press rank and effective ranks.
+
+Singular values below the noise floor are only rounding errors of the method that computed them (see `Spectrum`).
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,10 @@ class RankReport:
         press: the Press rank, with its tolerance.
         effective: {epsilon: effective rank at this epsilon}.
         m, n: numbers of rows and columns.
-        n_zero, method, dtype, noise_floor: facts about the singular values, as in `Spectrum`.
+        n_zero: number of singular values that are exactly zero by construction.
+        method: method that computed the singular values, such as `svd` or `gram-of-columns` (list in `Spectrum`).
+        dtype: number type of the matrix; for the method `factors`, that of the context vectors.
+        noise_floor: limit below which singular values are only rounding errors.
         eps: machine epsilon in the tolerance of the Press rank.
         note: a warning about the Press rank, or "".
     """
@@ -138,7 +144,7 @@ class RankReport:
     def floor_clear(self) -> bool:
         """True if the tolerance of the Press rank is at least ten times the noise floor, so that noise hardly matters.
 
-        Even if they come from a Gram matrix, noise then shifts singular values near the tolerance by at most 0.5 %.
+        Noise then shifts singular values near the tolerance by at most 0.5 %, even if a Gram matrix was used.
         """
         return self.press.tolerance >= CLEAR_MARGIN * self.noise_floor
 

@@ -48,7 +48,8 @@ def find_studies(names: Sequence[str]) -> list[FinishedStudy]:
 
     Args:
         names: each is the name of a study, the path of its results folder, or the path of a folder with several results
-            folders. A name without results is that of an archive, or of a study with one archive per kind of hardware.
+            folders. A name without a results folder is looked up in the archives. An archive's name, such as
+            `demo-amd-epyc`, gives one study. A study's name, such as `demo`, gives all archives of the study.
 
     Raises:
         UserError: a name has no finished study, or fewer than two studies are found in all.
@@ -341,9 +342,9 @@ def memory() -> dict[str, float]:
 def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     """Return the tables {"Conclusions": frame, "Heads": frame}, each with a column per study and corpus.
 
-    The first row of both tables names the hardware. Every other row of `Conclusions` is a claim that at least one study
-    can test. Its cells have the verdict and the first number behind the verdict. Every other row of `Heads` is a model.
-    Its cells have the means of HEAD_METRICS, and the numbers of finished and planned runs.
+    The first row of both tables names the hardware. The remaining rows of `Conclusions` are the claims that at least
+    one study can test. A cell has the verdict and the first number behind the verdict. The remaining rows of `Heads`
+    are the models. A cell has the means of HEAD_METRICS, and the numbers of finished and planned runs.
     """
     columns = {f"{study.name}: {corpus}": (study, corpus) for study in studies for corpus in study.datasets}
     hardware, verdicts, heads, tested = {}, {}, {}, set()

@@ -278,7 +278,7 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
 
 
 def _marked(study: FinishedStudy) -> pd.DataFrame:
-    """Return the rows of a study with its hardware as `machine`; `is_unlearned` marks runs that failed to learn."""
+    """Return the records of a study with new columns: `machine` (hardware), `is_unlearned` (run failed to learn)."""
     rows = study.records.rows
     runs = zip(rows["dataset"], rows["model"], rows["seed"], strict=True)
     return rows.assign(machine=study.hardware, is_unlearned=[run in study.records.unlearned for run in runs])
@@ -441,15 +441,15 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
 def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
 
-    LMS-PLIF applies a piecewise linear function to the logits; its slopes are learned, or frozen at their initial
-    values. Each comparison has an interval of the ratio of ranks, frozen over learned slopes. The narrowest interval
-    decides:
+    LMS-PLIF applies a piecewise linear function to the logits. The slopes of this function are learned, or frozen at
+    their initial values. On each corpus, the rank with frozen slopes is divided by the rank with learned slopes. The
+    narrowest interval of this ratio decides, by its position relative to SAME_RANK (0.8 to 1.25):
 
-    * inside SAME_RANK: the finding holds;
-    * partly inside SAME_RANK: the finding is open;
-    * outside SAME_RANK: the finding fails.
+    * inside: the finding holds;
+    * partly inside: the finding is open;
+    * outside: the finding fails.
 
-    Comparisons in which a rank is close to the size of the matrix are left out; return None if none remains.
+    Corpora on which a rank is close to the size of the matrix are left out; return None if no corpus remains.
     """
     every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
     every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]
@@ -476,9 +476,13 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return the question, its answer, and every finding that the studies have evidence for.
 
     Returns:
-        A dict with the texts `question`, `answer` and `terms`, and the list `findings`. A finding is a dict with the
-        texts `id`, `title`, `sentence`, `number` and `overturn` (what result would refute it), and the lists of texts
-        `details`, `studies` and `claims`. Its figure is in `svg`, with the texts `axis` and `alt`.
+        A dict with the texts `question`, `answer` and `terms` (explanations of terms), and the list `findings`. Each
+        finding is a dict with these keys:
+
+        * `id`, `title`, `sentence`, `number`: texts; `number` is the main number with its interval.
+        * `overturn`: the result that would refute the finding, as text.
+        * `details`, `studies`, `claims`: lists of texts: further numbers, names of studies, and ids of related claims.
+        * `svg`, `axis`, `alt`: the figure as SVG, the label of its axis, and its alternative text.
     """
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(studies))}
     is_answered = all(name in found and found[name].holds for name in DECIDING)

@@ -134,7 +134,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
 
 def check_stages(study: Study) -> None:
-    """Raise UserError if a dynamic evaluation has a body, such as the transformer, without state between segments."""
+    """Raise UserError if dynamic evaluation is planned for a stateless body, such as the transformer."""
     sizes = _sizes(study)
     for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:

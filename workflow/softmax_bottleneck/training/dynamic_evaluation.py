@@ -143,7 +143,7 @@ class Reading:
         return {name: getattr(self, name) for name in self.KEPT}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the attributes that `state` returned."""
+        """Restore the attributes from `state`, a result of the method `state`."""
         for name in self.KEPT:
             setattr(self, name, state[name])
 
@@ -227,10 +227,11 @@ class Following(Scoring):
 class Evaluator:
     """A dynamic evaluation in resumable steps: gradient statistics, tuning, and scores of validation and test text.
 
-    A candidate is a `Setting`, one pair of step size and decay. Every candidate is tried on the tuning text, the first
-    `tune_tokens` tokens of the validation text. The candidate with the lowest loss is chosen and scores the whole
-    validation text. If this loss is not below the loss of the fixed trained weights, dynamic evaluation does not help.
-    The reported step size is then 0, and the results are those of the trained weights.
+    A candidate is a `Setting`: a step size and a decay, with the same epsilon for all candidates. Every candidate is
+    tried on the tuning text, which is the first `tune_tokens` tokens of the validation text. The candidate with the
+    lowest loss is chosen and scores the whole validation text. If this loss is not below the loss of the fixed trained
+    weights, dynamic evaluation does not help. The reported step size is then 0, and the results are those of the
+    trained weights.
 
     Attributes:
         texts: token ids [L, B] of the texts in the order of reading. First the training text, for statistics; then the
@@ -292,7 +293,7 @@ class Evaluator:
     def step(self, session: object = None) -> bool:
         """Read one segment of the current text; return True if this text has ended.
 
-        `session` is unused; it is an argument because `Work.step` has it.
+        `session` is unused; the interface `Work.step` requires this argument.
         """
         reading = self.reading
         assert reading is not None
@@ -352,7 +353,7 @@ class Evaluator:
         return {"losses": self.losses, "sums": self.sums, "reading": reading}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state` returned."""
+        """Restore losses, sums and current pass from `state`, a result of the method `state`."""
         self.losses, self.sums = list(state["losses"]), state["sums"]
         self.reading = self._next_reading()
         if self.reading is not None:

@@ -47,7 +47,8 @@ class Replayed:
 
     Args:
         update: function that does an update on rows [L, B] of token ids and returns the loss and the gradient norm.
-        capture: function of type `Capture`, such as the result of `cuda_capture`.
+        capture: function that captures a call without executing it, such as the result of `cuda_capture`. It returns a
+            function that replays the call, and the tensors into which every replay writes its results.
         refused: function called with the reason (text) if a capture fails. The caller must then stop using this object.
 
     Attributes:
@@ -59,9 +60,9 @@ class Replayed:
         self.recorded: dict[int, _Recorded] = {}
 
     def __call__(self, rows_LB: Tensor) -> Results:
-        """Do an update on these rows, if possible by a replay; return its loss and gradient norm.
+        """Do an update on rows of token ids [L, B], if possible by a replay; return its loss and gradient norm.
 
-        The next call may overwrite both tensors.
+        The next call may overwrite the two returned tensors.
         """
         known = self.recorded.get(len(rows_LB))
         if known is None:
@@ -80,8 +81,9 @@ class Replayed:
 
 
 def cuda_capture(generator: torch.Generator) -> Capture:
-    """Return a function that captures a call as a CUDA graph.
+    """Return a function `capture(work)` that captures the call `work()` as a CUDA graph without executing it.
 
+    `capture` returns a function that replays the graph, and the tensors into which every replay writes its results.
     `generator` gives the random numbers of every captured call. All graphs captured by the returned function share one
     memory pool, because no two of them are replayed at once.
     """

@@ -2,8 +2,9 @@
 
 The YAML file of an experiment names the view that makes its table or figure. A view is a function in a module of this
 package: the view `rank-demo` of a table is `rank_demo_table`, and the names of figures end in `_figure`. The first
-argument is a `Source`. If a table's view has a second argument, `dataset`, it is called for each corpus and returns one
-section. The keyword-only arguments are the options that the YAML file may set. Equal records give equal files.
+argument of a view is a `Source`. If the view of a table has a second argument, `dataset`, the view is called once per
+corpus and returns one section of the table; otherwise it returns all sections. The keyword-only arguments of a view are
+the options that the YAML file may set. Equal records give equal files.
 """
 
 import inspect
@@ -111,7 +112,8 @@ def _file_of(study: Study, experiment: Experiment) -> str:
 def build(study: Study, experiment: Experiment, results: records.Records) -> Table | Figure:
     """Return the table or figure of an experiment, made from `results`, the records of the study.
 
-    If the study has none of what the experiment needs, a table has no sections, and a figure shows the reason as text.
+    If the study has no model or no corpus for the experiment, a table has no sections, and a figure shows the reason as
+    text. Experiments that quote published results are still built.
 
     Raises:
         UserError: the view or an option is unknown, or the value of an option is not allowed.
