@@ -104,7 +104,7 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
     """Print all results of a study that are missing, damaged or outdated, and all archives that cannot be read.
 
     Raises:
-        IncompleteError: there is such a result or archive, or a planned run diverged or failed.
+        IncompleteError: a problem was printed, or a planned run diverged or failed.
     """
     found = verify.verify(study)
     found = replace(found, findings=(*found.findings, *archive.findings()))

@@ -46,7 +46,13 @@ def build(name: str, *, vocabulary_size: int, context_size: int, embedding_size:
 
 
 def __getattr__(attribute: str) -> Any:
-    """Return the class of the head whose label without punctuation is ``attribute`` (GSS), or raise AttributeError."""
+    """Return the class of a head; ``attribute`` is the head's label without spaces and punctuation.
+
+    For example, ``LMSPLIF`` is the class of the head with the label LMS-PLIF.
+
+    Raises:
+        AttributeError: no head has this label.
+    """
     labelled = {_attribute(head): head.name for head in declarations().values()}
     if attribute not in labelled:
         known = ", ".join(labelled)

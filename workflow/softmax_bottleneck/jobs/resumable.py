@@ -1,7 +1,7 @@
 """Resumable work: kills, signals, time limits, full disks and lack of memory do not change the result.
 
-Training, dynamic evaluation and fits are done this way, in small steps, such as one update of the weights. A lease lets
-one process at a time work in a folder. The process saves its state every five minutes (`Options.save_interval_s`), and
+Training, dynamic evaluation and fits consist of small steps, such as one update of the weights. A lease lets only one
+process at a time work in a folder. The process saves its state every five minutes (`Options.save_interval_s`), and
 before it stops at a signal or a time limit. The next call resumes from the last saved state. After SIGTERM or a time
 limit, no work is lost. After SIGKILL or a crash, the work since the last save is repeated, usually less than five
 minutes of it. On a CPU, the result has the same bits however often the work was interrupted, provided that the number
@@ -35,7 +35,7 @@ STATE_FILES = ("resume-a.pt", "resume-b.pt")
 
 log = logging.getLogger(__name__)
 
-# The record, {input file: sha256}, and further entries of the record's provenance.
+# The record, {name of an input: sha256}, and further entries of the record's provenance.
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
 
@@ -52,12 +52,13 @@ class Job:
         identity: flat mapping of the facts that determine the result, such as settings and seed. It is stored in the
             resume states; a state with another identity belongs to another job.
         device: device of the computation.
-        numerics: context manager that sets threads and determinism.
-        owned: folder that the lease protects (None: `folder`). Jobs that write to a common folder name it here, so that
-            only one of them works at a time.
+        numerics: context manager that is entered during the work and sets threads and determinism.
+        owned: folder that the lease protects (None: `folder`). Jobs that also write to a common folder give that common
+            folder, so that only one of them works at a time.
         files: other output files, which are removed when the work starts over (`Options.restart`).
         is_whole: function that checks the other output files of a finished job, given the job's record. It returns
-            False if the work must be done again; an error that it raises ends the call. The default returns True.
+            False if the work must be done again. An error that the function raises ends `run_to_end`. The default
+            always returns True.
     """
 
     name: str
@@ -78,11 +79,11 @@ class Options:
 
     Attributes:
         say: function that prints a line of progress (default: prints nothing).
-        limit: the longest time to work (default: no limit). If another process works on the same job, the call waits
-            for at most `limit.lock_timeout_s` seconds.
+        limit: a `TimeLimit` (default: no limit). The work stops after `limit.seconds`. If another process works on the
+            same job, the call first waits for that process, for at most `limit.lock_timeout_s` seconds.
         restart: True to discard existing states and records and start over (recorded in the provenance).
         save_interval_s: longest time between resume states. A state is also saved at the end of a part, such as an
-            epoch, unless parts are so short that saving would take a noticeable share of the time.
+            epoch. Very short parts are saved less often, so that saving takes at most 2 % of the time (SAVE_SHARE).
     """
 
     say: progress.Say = lambda line: None
@@ -140,10 +141,12 @@ class Work(Protocol):
     def outcome(self, session: "Session") -> Outcome:
         """Write the output files of the finished work.
 
-        `session` gives the wall time so far. While writing takes long, `session.lease.beat()` keeps the lease.
+        `session` gives the wall time so far. If writing takes long, call `session.lease.beat()` now and then to keep
+        the lease.
 
         Returns:
-            A tuple of the content of the record, {input file: sha256}, and further entries of the record's provenance.
+            A tuple of three dicts: the content of the record, {name of an input: sha256}, and further entries of the
+            record's provenance.
         """
 
 
@@ -162,7 +165,9 @@ def _on_device(value: Any, device: torch.device) -> Any:
 class Checkpointer:
     """A store of resume states in a folder: it writes two files in turn, so that a kill leaves one of them intact.
 
-    A state is loaded only if it was saved with an equal `identity`, a flat mapping that describes the run.
+    Args:
+        folder: the folder of the two files, resume-a.pt and resume-b.pt.
+        identity: flat mapping that describes the run. A state is loaded only if it was saved with an equal identity.
 
     Attributes:
         write_s: duration of the last write in seconds; 0 before the first write.

@@ -140,7 +140,10 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """Yield the ranks of the three layers for every K and sample, one number per row.
 
-    A row has the keys source, table, dataset, model (softmax, moc or mos), condition, metric, value, draw and seed.
+    A row is a dict. `model` is the layer (softmax, moc or mos), `metric` and `value` are the number and its name,
+    `condition` is the text of `RankDemo.condition`, and `draw` and `seed` are both the number of the sample, from 0.
+    `source`, `table` and `dataset` are the same texts in all rows ("measured", "rank table", "synthetic").
+
     The metric `rank` is comparable to the published ranks: it is the Press rank of ln P, at float32's epsilon.
     `rank_numpy` uses the default tolerance of numpy.linalg.matrix_rank instead: sigma_max max(m, n) eps, with the
     epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P instead of ln P. Within a sample
@@ -253,8 +256,9 @@ def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None
 def synthetic(study: Study, say: Say) -> None:
     """Write synthetic.json: the results of a study's synthetic experiments and of its fits to known distributions.
 
-    A synthetic experiment computes the ranks of untrained layers, or those of a trained model's matrix under noise or
-    rounding. The results of fits are copied from their done.json.
+    A synthetic experiment computes the ranks of untrained layers, or the ranks of a trained model's log-probability
+    matrix after noise or rounding is added. The results of fits are copied from their done.json. The file has the keys
+    `status`, `rows` (one dict per number) and `provenance`.
 
     Raises:
         UserError: the option `synthetic` of an experiment has an unknown value.

@@ -26,10 +26,13 @@ MEASURED = (
 
 
 def verify(study: Study) -> integrity.Verification:
-    """Verify all files of a study (runs, corpora, fits, records and report), and return the result; write nothing.
+    """Check all files of a study (runs, corpora, fits, records and report); write nothing.
 
-    A step of the workflow writes all of its files in the study's folder, or none. A missing file there counts as a
-    problem only if another file of the same step exists.
+    A step of the workflow writes all of its files, or none. So a missing file in the study's folder is a problem only
+    if another file of the same step exists.
+
+    Returns:
+        A `Verification`: the numbers of runs in each state, the number of files checked, and the problems found.
     """
     found = integrity.Verification.from_json(collect.collect(study).verification)
     home, files = study.store.study_folder(study.name), list[Path]()
@@ -46,13 +49,13 @@ def verify(study: Study) -> integrity.Verification:
 
 
 def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
-    """Remove damaged, foreign and stale files and everything made from them.
+    """Remove files that are damaged, outdated or of another run or study, and everything made from them.
 
     The outcome of a run is stored twice: in outcome.json, and in done.json (dynamic.json for a dynamic evaluation).
-    Before anything is removed, a missing or damaged copy is rewritten from the other one, if that is intact.
+    Before anything is removed, a missing or damaged copy is rewritten from the intact one, if there is one.
 
     Returns:
-        The verification before the removal, and the removed paths below results/.
+        A tuple of what `verify` returned before the removal, and the removed paths, relative to results/.
     """
     runs = {run.path: "done.json" for run in (*study.needed, *study.finetuned)}
     runs |= {evaluation.path: "dynamic.json" for evaluation in study.evaluations}

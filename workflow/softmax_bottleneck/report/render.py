@@ -1,7 +1,7 @@
-"""The step `render`, which writes all parts of a study's report: tables, figures, claims, and the facts of the page.
+"""The step `render`, which writes all parts of a study's report: tables, figures, claims.json and page.json.
 
-`render` reads the records and the published numbers. It reads no run folder. The module `report` embeds the written
-files in one page.
+page.json holds the texts around the tables and figures, the lists of runs and the provenance. `render` reads the
+records and the published numbers, but no run folder. The module `report` embeds the written files in one page.
 """
 
 import dataclasses
@@ -167,8 +167,9 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
         A list with one dict per corpus. Its keys are `title`, `complete` and `planned` (numbers of training runs), and
         `models`: a list with one dict per model, in which models with incomplete runs come first.
 
-        The dict of a model has the keys `id`, `label`, `key` (the model's name), `unlike_published` (the result of the
-        function of this name) and `runs`, a list of dicts. The dict of a run has texts only: `seed`, `stage`, `state`,
+        The dict of a model has the keys `id` (`<corpus>-<model>`), `key` (the model's name in the study), `label` (its
+        name in tables), `unlike_published` (the list that the function `unlike_published` returns) and `runs`, a list
+        of dicts. The dict of a run has texts only: `seed`, `stage`, `state`,
         `reason`, `hardware`, `run_id`, `path`, `epochs` (`12 of 40`), `minutes` of training, and the metrics in
         SHOWN_METRICS. An unknown number is an empty text.
     """

@@ -133,7 +133,8 @@ def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
         name: the id of the claim.
         rule: the rule that decides it.
         models: shell patterns of the models on which the rule is evaluated.
-        options: further attributes of `Claim`, such as `corpora`. A value of `control` replaces `rule.control`.
+        options: further attributes of `Claim`, such as `corpora`. The keyword `control`, a pair (position, verdicts)
+            or None, replaces `rule.control`.
     """
     rule = replace(rule, control=options.pop("control", rule.control))
     return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
@@ -147,8 +148,8 @@ class Entry:
         claim: the claim.
         dataset: the corpus, or SYNTHETIC.
         verdict: one of VERDICTS.
-        reason: None if the rule decided the claim. Otherwise the reason why the verdict is undecided, or why it is not
-            the rule's own.
+        reason: None if the verdict is the rule's own, and decided. Otherwise the reason why the rule could not decide,
+            or why the verdict differs from the rule's.
         numbers: the numbers of the rule; empty if the rule could not be evaluated.
         premises: the premises that were checked.
     """
@@ -180,9 +181,9 @@ class Entry:
 def judge(data: r.CorpusData, claim: Claim) -> Entry:
     """Return the entry of a claim on one corpus, with the verdict from the runs on this corpus.
 
-    The verdict is CANNOT in three cases: a pattern of the claim matches no planned model; no model that it matches has
-    a measured value; or the rule cannot be evaluated. Otherwise the rule decides, unless a broken premise replaces its
-    verdict.
+    The verdict is CANNOT in three cases: a pattern of the claim matches no planned model; none of the models that a
+    pattern matches has a measured value; or the rule cannot be evaluated. Otherwise the rule decides, unless a broken
+    premise replaces the rule's verdict.
     """
     first = claim.rule.quantities[0]
     stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
@@ -215,9 +216,9 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
 def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Premise]:
     """Yield the premises of a claim, both those that hold and those that are broken.
 
-    They come in this order: the premises of the rule, those of `Claim.premises`, the premise on the sizes of the
-    models, and the control. The control evaluates the rule on the true distribution, if this is known. `verdict` is
-    what the rule says about the claim's own models.
+    The order is: the premises of the rule, those of `Claim.premises`, the premise on the sizes of the models, and the
+    control. The control evaluates the rule on the true distribution, if that is known. `verdict` is the rule's verdict
+    on the claim's own models.
     """
     rule = claim.rule
     if claim.corpora != r.SYNTHETIC:
@@ -236,9 +237,10 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
 
 
 def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
-    """Yield the premises on settings, largest possible rank, learning and convergence that apply to a rule.
+    """Yield those of four premises that a rule needs; `patterns` are the shell patterns of the claim's models.
 
-    `patterns` are the shell patterns of the claim's models.
+    The premises: the compared runs have equal settings (or differ as in the paper); no rank is close to the largest
+    possible one (`ceiling`); every run has learned; and every run has converged.
     """
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
@@ -293,14 +295,14 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
-    """Return the premise that the models of a claim have about the same size, or that their size does not matter.
+    """Return the premise that the sizes of a claim's models do not explain the verdict.
 
-    Sizes are compared between the first and the last model. If they differ by more than SAME_SIZE, the rule is
-    evaluated again, on models of equal size. These are the claim's models with `<first>-equal` instead of the first, if
-    such a model was run. If not, they are the pair in EQUAL_PAIRS.
+    If the sizes of the first and the last model differ by at most SAME_SIZE, the premise holds. Otherwise the rule is
+    evaluated a second time, on models of equal size: the claim's models with `<first>-equal` instead of the first, or,
+    if no such model was run, the pair that EQUAL_PAIRS has for the claim's models.
 
-    The premise holds if the rule gives the same verdict on both. If the verdicts differ, or there are no models of
-    equal size, the premise is broken. It then replaces only a verdict in favour of the larger model.
+    The premise holds if both evaluations give the same verdict. It is broken if the verdicts differ, or if there are
+    no models of equal size. A broken premise replaces only a verdict in favour of the larger model.
 
     Args:
         data: the records of the corpus.
