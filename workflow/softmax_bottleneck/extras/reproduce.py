@@ -119,7 +119,7 @@ class InterimReport:
     def replace_by_final(self) -> None:
         """Replace the interim report of a finished study by a page that forwards a browser to the final report.
 
-        If no interim report was written, only its folder is removed.
+        If no interim report was written, there is no such page, and `interim_folder` is removed.
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.runs_shown:
@@ -161,7 +161,10 @@ class Display:
         self._say(message)
 
     def update(self) -> None:
-        """Update the progress line, print new failures of steps, and start interim reports, at most once a second."""
+        """Update the progress line, print new failures of steps, and start an interim report if one is due.
+
+        Calls within TERMINAL_S seconds of the last update do nothing.
+        """
         now = time.monotonic()
         if now - self.updated < TERMINAL_S:
             return
@@ -228,7 +231,15 @@ class Display:
 
 # --- the commands ---------------------------------------------------------------------------------------------------
 def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Run a study as far as possible; print its results and the path of its report.
+    """Run a study to its end, or resume it; print the result table and the path of the report.
+
+    If the study does not finish, these are the table and the path of an interim report, if one can be made.
+
+    Args:
+        study: the study.
+        options: the parsed command line. The attributes read are `cores`, the number of CPU cores; `set`, the
+            `KEY=VALUE` texts that replace keys of the study's file; and `snakemake`, further options of Snakemake.
+        say: prints one line.
 
     Raises:
         BusyError: another workflow runs in this project; nothing was written.
@@ -276,9 +287,14 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
 def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Check the machine with the command `doctor`, then call Snakemake up to TRIES times until the study is finished.
 
-    Snakemake itself retries failed jobs. If SLURM does not answer, all these retries fail within seconds. A killed
-    Snakemake retries nothing. Therefore Snakemake is called again after a pause, unless another workflow runs in this
-    project. A lease (a lock file per run) prevents two jobs from working on one run.
+    A failed call is repeated after a pause, which doubles every time, because the retries of Snakemake itself are not
+    enough. All of them fail within seconds while SLURM does not answer, and a killed Snakemake retries nothing. A call
+    that failed because another workflow runs in this project is not repeated.
+
+    Args:
+        study: the study.
+        options: the parsed command line; `set` and `snakemake` are read as in `reproduce`.
+        say: prints one line.
 
     Raises:
         UserError: `doctor` found a fault of the machine or its setup; nothing was submitted.

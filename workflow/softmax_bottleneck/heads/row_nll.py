@@ -122,10 +122,10 @@ class _Problem:
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new `Sweep`, which does the element-wise operations of one pass over all chunks of logits.
+        """Return a new `Sweep` object, which turns the logits of one chunk after another into losses.
 
-        With ``with_gradients`` the pass computes gradients besides losses. The result is a ``RowSweep`` (GPU kernels)
-        if device, dtype and pointwise function allow it, otherwise the pointwise function's own sweep.
+        With ``with_gradients`` the object also computes gradients. It is a ``RowSweep`` (GPU kernels) if triton, the
+        device, the dtype and the pointwise function allow it. Otherwise it is the result of ``pointwise.sweep``.
         """
         fits = self.weight_VD.device.type in KERNEL_DEVICES and self.weight_VD.dtype == torch.float32
         kernels = _row_kernels() if fits else None
@@ -316,15 +316,14 @@ class _Chunk:
         return joint_nK.sub_(log_p_n1).exp_().view(-1, 1)
 
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
-        """Add the chunk's part to the gradients of W and b, and write its rows of the other gradients.
+        """Add the chunk's part to the gradients of W and b, and write those of its latent vectors and log priors.
 
-        The other gradients are those of latent vectors and log priors, which have one row per token. The `Sweep` of
-        this chunk sums the gradients of g's parameters.
+        The gradients of g's parameters are not in ``gradients``; the `Sweep` sums them.
 
         Args:
             gradients: the gradients for all tokens; changed in place.
             responsibility_R1: the result of ``losses``.
-            weight_n: the upstream gradient of each token; None if all are one.
+            weight_n: the upstream gradient of the loss of each token; None if all are one.
         """
         weight_R1 = responsibility_R1
         if weight_n is not None:

@@ -76,7 +76,10 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Return the dict of `RankReport.to_json`, with the ranks moved into a dict under the key "metrics"."""
+    """Return {"metrics": {name: rank}} and, as further keys, the facts about the ranks, such as `tolerance` and `m`.
+
+    The ranks and the facts together are the entries of `RankReport.to_json` for the spectrum `found`.
+    """
     report = rank_report(found)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
@@ -85,9 +88,10 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
 def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | None) -> list[dict[str, Any]]:
     """Return one row for the untrained model, one for each snapshot of training, and one for the best epoch.
 
-    A row has the keys `epoch`, `phase`, `valid_ppl` and `best` (True for the best epoch), then the keys of
-    `RankReport.metrics` and `saturation`. The untrained model has epoch 0, phase "untrained" and valid_ppl None. Ranks
-    and saturation are computed on the first `limit` contexts of the test text (None: all).
+    A row has the keys `epoch`, `phase`, `valid_ppl` and `best` (True for the best epoch). It also has the ranks, with
+    the keys of `RankReport.metrics`, and the measures that the function `saturation` returns. The untrained model has
+    epoch 0, phase "untrained" and valid_ppl None. Ranks and saturation are computed on the first `limit` contexts of
+    the test text (None: all).
     """
     rows, test_T = [], corpus.load_for(study, run).test
     device = choose_device(run.device)

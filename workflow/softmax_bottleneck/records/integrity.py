@@ -203,8 +203,9 @@ class Verification:
 
     Attributes:
         study: name of the study.
-        counts: {name: number of runs}. The names are `planned`; the states ok, diverged, failed, missing, stale and
-            unsound; and `mixed hardware`, for runs resumed on another device or with another number of threads.
+        counts: {name: number of runs}. The names are `planned`; the states `ok`, `diverged`, `failed`, `missing`,
+            `stale` (a file was made from another version of an input) and `unsound` (a file is damaged or foreign); and
+            `mixed hardware`, for runs resumed on another device or with another number of threads.
         files: number of files whose hash was computed.
         findings: the problems found: first of the runs, then of the corpora, then of the fits.
     """
@@ -239,15 +240,14 @@ class Verification:
 
 
 def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) -> Verification:
-    """Return a verification of all files that `records` were collected from, of the corpora and of the fits.
+    """Check all files of the runs, corpora and fits of a study, and return the result.
 
     Nothing is written. Problems are returned as findings and raise no error.
 
     Args:
-        study: study whose plan names the expected files.
-        runs: path of every run -> its small files, as returned by `read`. Each `RunFiles` gets further findings and
-            hashes.
-        records: the records collected from `runs`.
+        study: the study.
+        runs: {path of a run: its small files, as returned by `read`}. Each `RunFiles` gets further findings and hashes.
+        records: the records collected from `runs`; the states of the runs are read from them.
     """
     findings = [one for own in runs.values() for one in inspect(own)]
     files = sum(len(own.hashes) for own in runs.values())
@@ -281,8 +281,8 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
 def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
     """Yield a finding for each missing file of a run; the run's JSON files name the files that should exist.
 
-    `path` is the run's folder below results/runs. A published deposit leaves out the weights and hidden.npz, so these
-    two are not expected in results unpacked from a deposit.
+    `path` is the run's folder below results/runs, and `own` has its small files. If the results were unpacked from a
+    deposit (a published archive, which leaves out the weights and hidden.npz), these two files are not expected.
     """
     names = {parent for name in own.contents for parent in own.parents(name)}
     if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):

@@ -1,9 +1,9 @@
 """The step `fit`: it fits output heads of several widths to the same known distributions.
 
 A *unit* is the set of all fits to the distributions of one seed. Each finished fit has a file of its own, whose name
-contains a hash of the fit's settings. The distributions have one folder for these files. If a study's YAML gets a new
-head or width, finished fits are therefore not repeated. The missing fits of a unit run together, because they share the
-distributions and all samples.
+contains a hash of the fit's settings. The files of all fits to the same distributions are in one folder. If a study's
+YAML gets a new head or width, finished fits are therefore not repeated. The missing fits of a unit run together,
+because they share the distributions and all samples.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ LARGEST_RANKED = 1 << 24  # largest number of cells (contexts x words) of a matr
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Fit output heads with free context vectors to the known distributions of one seed, or resume the fits.
 
-    `path` is the path of the unit in the study, `<fits>/<distributions>/<seed>-<unit_id>`. `say` prints a line of
-    progress. `restart` discards earlier results of the unit.
+    `path` is the path of the unit, such as `<plan>/rank32/1-<unit_id>` (see `Unit.path`). `say` prints a line of
+    progress. If `restart` is true, earlier results of the unit are discarded.
     """
     unit = study.unit(path)
     options = Options.of(study, say, restart)
@@ -53,13 +53,14 @@ def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFA
 
     Args:
         unit: the heads, widths and known distributions.
-        folder: folder of the unit: done.json, whose `rows` hold the metrics of all its fits, and the resume states.
+        folder: the unit's own folder, with the resume states and done.json. The key `rows` of done.json holds the
+            metrics of all fits.
         law_folder: folder of the known distributions, with one file per finished fit.
         options: progress function, time limit and restart of this call (see `Options`).
 
     Raises:
         UserError: the unit's device is not available.
-        ExpectedError: another error of `run_to_end`.
+        ExpectedError: the work was stopped or failed; `run_to_end` lists the subclasses.
     """
     device = choose_device(unit.device, options.say)
     files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}
@@ -149,8 +150,8 @@ class Fitting(Work):
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned.
 
-        A state contains the fits that were missing when it was saved. If the file of any other fit was lost or damaged
-        since, nothing is restored and all missing fits start over.
+        A state contains the fits that were missing when it was saved. If a fit that was finished then is missing now
+        (its file was lost or damaged), nothing is restored and all missing fits start over.
         """
         if self.fits.keys() <= state["fits"].keys():
             self.updates, self.early = state["updates"], state["early"]
@@ -190,7 +191,7 @@ class Fitting(Work):
         return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
-        """Return True if ranks can be measured: P* has no zeros, and at most `LARGEST_RANKED` entries."""
+        """Return True if ranks can be measured: the distributions have no zeros and at most LARGEST_RANKED cells."""
         return self.known.p_NM.size <= LARGEST_RANKED and bool((self.known.p_NM > 0).all())
 
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:

@@ -87,14 +87,15 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
     """Return a section with Pearson's r of test perplexity and Press rank over the grid of c and k of GSS.
 
     A negative r means that models with a higher rank are better. The first row is for the whole grid. The second row
-    is for the points in the range of `windows`; if the corpus is not the published one, this row has no measured r.
-    The columns are r over this study's runs, r over the published dots (both with a bootstrap interval), and r as the
-    paper prints it. A cell with fewer than MIN_POINTS points gives this reason instead of r.
+    is for the points in the range of `windows`. It has no measured r if the dataset is only a proxy of the published
+    corpus. The columns are r over this study's runs, r over the published dots (both with a bootstrap interval), and r
+    as the paper prints it. If fewer than MIN_POINTS points exist, the cell says so instead of showing r.
 
     Args:
         source: the experiment with its records.
         dataset: the corpus.
-        windows: published corpus -> range of test perplexities that the paper singles out, `{"ptb": (56.6, 57.6)}`.
+        windows: {published corpus: range of test perplexities that the paper singles out}, such as
+            `{"ptb": (56.6, 57.6)}`.
     """
     corpus, points = source.corpus(dataset), grid(source, dataset)
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
@@ -194,13 +195,13 @@ def sweep_figure(
 ) -> plots.Drawing:
     """Draw measured and published metrics against options of the head, such as the number of components.
 
-    There is a row of panels per corpus and option. Published numbers have a row of their own if this study's models do
-    not have the published settings. A run or published model is drawn only if it has all metrics of `panels` and
-    `beside`.
+    There is a row of panels per corpus and option. The published numbers are in the same panels as the measured ones if
+    this study's models have the published settings, else in a second row of panels. A run or published model is drawn
+    only if it has all metrics of `panels` and `beside`.
 
     Args:
         source: the experiment with its records.
-        sweeps: option of the head, such as `components` -> label of the x axis.
+        sweeps: {option of the head, such as `components`: label of the x axis}.
         panels: for each panel of a row, the names of its metrics, at most two.
         beside: metrics that are written to the figure's CSV but not drawn.
     """
@@ -391,11 +392,12 @@ MATRICES = {
 
 
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Yield sections with the ranks of (log-)probability matrices of untrained heads, one per entry of `MATRICES`.
+    """Yield one section per kind of rank in `MATRICES`, with ranks of untrained heads, averaged over random samples.
 
-    There is a row per model and reading, and a column per number of mixture components. A reading fixes options that
-    the published description leaves open, such as the activation. A cell has the mean rank over random samples. The
-    first section also shows the published ranks. The option `synthetic` is read by the step `synthetic`, not here.
+    A kind is a matrix (the probabilities or their logarithms) with a tolerance. There is a row per model and reading,
+    and a column per number of mixture components. A reading fixes options that the published description leaves open,
+    such as the activation. Only the first section shows published ranks. A kind without ranks has no section. The
+    option `synthetic` is read by the step `synthetic`, not here.
     """
     drawn = source.records.synthetic
     plain = {option for condition in source.published["condition"] for option in condition.split(";")}
@@ -452,11 +454,11 @@ def robustness_table(
     synthetic: Literal["rebuild", "noise", "noise-effective"],
     size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000,
 ) -> Iterator[Section]:
-    """Yield one section with measured and published ranks of a matrix of rank 10 after rounding or noise.
+    """Yield one section with measured and published ranks of a matrix of rank 10 after rounding or added noise.
 
     The matrix is the log-probability matrix of a run, of which only the ten largest singular values are kept. A row of
     the table is a round of rebuilding the matrix from its SVD, or a level of noise that is added to its singular
-    values. The step `synthetic` reads the options `synthetic` and `size`; they do not change the table.
+    values. The options `synthetic` and `size` tell the step `synthetic` which ranks to compute; they are not read here.
 
     Args:
         source: the experiment with its records.
@@ -483,8 +485,8 @@ def robustness_table(
     def cell(step: str, metric: str) -> Cell:
         """Return the cell of a metric in the row `step`, such as `round 3` (`_by_step` lists the rows).
 
-        The metric RANK_PREDICTED_PAPER is the predicted Press rank of a matrix of the paper's size. It is therefore
-        compared with the published Press rank even if this study's matrix is smaller.
+        The metric RANK_PREDICTED_PAPER is the Press rank predicted for a matrix of the paper's size. The cell compares
+        this prediction with the published Press rank, even if this study's own matrix is smaller.
         """
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
         text = published.get((step, PRESS_RANK if predicts_paper else metric))
