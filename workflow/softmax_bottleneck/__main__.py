@@ -64,7 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None:
     """Return (message, exit code) of an error; None if the error is a bug, which the caller must raise again.
 
-    `step` is the name of the command, for messages. `main` says which errors are not bugs.
+    Errors that are not bugs: Ctrl-C, a missing package, an OSError, an `ExpectedError`, and memory that ran out. `step`
+    is the name of the command, for messages.
     """
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; repeat the command to resume", EXIT_INTERRUPTED
@@ -101,8 +102,8 @@ def _line_printer(log: Path | None) -> Say:
 def _study(args: argparse.Namespace) -> Study:
     """Return the study that `args`, the parsed options of a command, choose.
 
-    `--study` names its file; without this option, `study_from_environment` gives the file and values that override
-    those in the file. `--set KEY=VALUE`, `--max-wall` and `--time-margin` override values of the file, too.
+    `--study` names the study's file. Without this option, `study_from_environment` returns the file, and values that
+    override those in the file. The options `--set KEY=VALUE`, `--max-wall` and `--time-margin` override both.
 
     Raises:
         UserError: the study's file is missing or invalid, or a word after `--set` is not a valid KEY=VALUE.

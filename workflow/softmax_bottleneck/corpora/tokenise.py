@@ -31,10 +31,15 @@ WORD_BREAK = re.compile("[ \t]+")
 def tokenise(study: Study, name: str, say: Say) -> None:
     """Check a corpus against its declared counts and hash; write its token ids, its vocabulary and corpus.json.
 
-    The counts are declared as `expected` in the YAML file of the dataset `name`. The tokens of a dataset
-    with a `base` are a part of those of the dataset that `base` names. Any other dataset is read from text files.
-    corpus.json holds the counts, the `name`, and as `doubts` the warnings about overlapping or swapped splits. `say`
-    prints these warnings, too.
+    The dataset's YAML file declares the counts and the hash under `expected`. If it also names another dataset as
+    `base`, the corpus is a part of the tokens of `base` (see `restrict`). Otherwise the corpus is read from text files.
+    corpus.json has the keys that `corpus.counts` returns, `name`, and `doubts`: a list of warnings about overlapping or
+    swapped splits.
+
+    Args:
+        study: the study, which determines the folders.
+        name: name of the dataset.
+        say: prints the warnings and the counts.
 
     Raises:
         DataError: a text is invalid or was edited after the download, or its counts or hash are not the declared ones.

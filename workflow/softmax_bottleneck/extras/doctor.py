@@ -125,7 +125,10 @@ def _device(study: Study) -> Finding:
 
 
 def _slurm() -> Finding:
-    """Check that SLURM answers and has the two partitions named in PROFILE; OK on a machine without SLURM."""
+    """Check that SLURM answers and has the GPU and CPU partitions that the file PROFILE names: OK or BAD.
+
+    The result is also OK on a machine without SLURM.
+    """
     if shutil.which("sbatch") is None:
         return Finding("SLURM", OK, "not installed; jobs run on this machine")
     listed = _output_of("sinfo", "--noheader", "--format=%R")

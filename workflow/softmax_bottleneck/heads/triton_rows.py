@@ -55,10 +55,10 @@ class RowSweep(Sweep):
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, None]:
-        """Overwrite the logits of the last chunk with the gradients of its losses, and return (gradients [R, V], None).
+        """Return (gradients [R, V], None): the loss gradients with respect to the logits of the last call of ``nll_``.
 
-        ``weight_R1`` holds the weight of each row's loss (None: all ones). The gradients already contain the weights,
-        and therefore the second item is None: `Sweep.grad_` returns there the weights that are still to be applied.
+        The gradients overwrite these logits. ``weight_R1`` holds the weight of each row's loss (None: all ones). The
+        second item is None because the gradients already contain the weights (see `Sweep.grad_`).
         """
         weight_R1 = torch.ones_like(self._nll_R1) if weight_R1 is None else weight_R1.contiguous()
         row_inputs = torch.expm1(-self._nll_R1), weight_R1
@@ -71,9 +71,10 @@ class RowSweep(Sweep):
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
         """Overwrite the chunk's logits with their gradients, and add the chunk's part to the histograms of all chunks.
 
-        The histograms [2, K] are the argument of `RowFunction.from_histograms`. The kernel sums integers: it multiplies
-        each summand by a scale and rounds the product, which is at most 2^HISTOGRAM_BITS. ``at_target_R1`` is p - 1,
-        where p is the probability of the row's target word. ``weight_R1`` holds the row weights.
+        `RowFunction.from_histograms` describes the histograms [2, K]. The kernel sums integers: it multiplies each
+        summand by a scale and rounds the product. The scale is chosen so that no product exceeds 2^HISTOGRAM_BITS.
+        ``at_target_R1`` is p - 1, where p is the probability of the row's target word. ``weight_R1`` holds the row
+        weights.
         """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
@@ -108,8 +109,9 @@ def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
 
     The position is 0 at the left end and 1 at the right end of the cell. A logit left or right of all cells counts as
     one of the outermost cell, with a position below 0 or above 1. Cell and position are 0 unless KIND is "plif" (g is
-    piecewise linear). `table` has the slope and the value at the left end of each of the `num_cells` cells. KIND and
-    the constants a, b and c are those of the `RowFunction`; comments below give their meaning for each KIND.
+    piecewise linear). `table` [num_cells, 2] has one row per cell: the slope, and the value of g at the left end. KIND
+    and the constants a, b and c are `kind` and `constants` of the `RowFunction`. For gss, a and b are the options c and
+    k of the head. For plif, c is the width of a cell, and l lies in cell number l * b + a, rounded down.
     """
     cell = tl.zeros_like(logit).to(tl.int32)
     place = tl.zeros_like(logit)
@@ -140,8 +142,8 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
             KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Write log Z and the loss of one row of logits into `log_z` and `nll`.
 
-    If histograms are needed (COUNTS), also write into `reach` the largest distance of a logit from the left end of its
-    cell, in cell widths. `RowSweep._add_to_histograms` derives `scale` from this distance.
+    If histograms are needed (COUNTS), also write the row's `reach`: the largest distance of a logit from the left end
+    of its cell, in cell widths. `RowSweep._add_to_histograms` derives the argument `scale` of `_gradients` from it.
 
     `target` has the target word of each row, and `stride` is the distance of two rows in memory. Each row has
     `num_words` logits, read in blocks of BLOCK words. The other arguments are those of `_apply`.

@@ -1,13 +1,12 @@
 """The choice of the device that a process computes on, and leases that give each process a GPU of its own.
 
-A lease is an operating-system lock on a file in the machine's folder for temporary files. The kernel releases the lock
-when the process ends, however it ends. The file is named after the GPU's UUID, which is the same in every process and
-project. In a batch job no GPU is leased, because the batch system has assigned the GPUs.
+Such a lease is an operating-system lock on a file in the machine's folder for temporary files. The kernel releases the
+lock when the process ends, however it ends. The file is named after the GPU's UUID, which is the same in every process
+and project. In a batch job no GPU is leased, because the batch system has assigned the GPUs.
 
 A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
-runs at once (`train_together`). Each run has its own process, which holds the lease of the run's folder, and its own
-done.json, as if it were trained alone. Finished runs stay finished if another run fails or the job ends; the next
-attempt trains only the others.
+runs at once (`train_together`). Each run has its own process and its own done.json, as if it were trained alone.
+Finished runs stay finished if another run fails or the job ends; the next attempt trains only the others.
 """
 
 import fcntl
@@ -144,10 +143,10 @@ def train_together(
         say: prints a line when a wait for a GPU begins (default: prints nothing).
 
     Raises:
-        UserError: a run failed, and the first failed run (in the order of `paths`) ended with a UserError.
-        StoppedError: the first failed run ended with another error, or no run failed but at least one was stopped by a
-            signal. `exit_code` is that of the first failed run, else of the first stopped run (75 if the signal came
-            before its start). Another call of the same command resumes all runs that have not finished.
+        UserError: at least one run failed, and the first of these (in the order of `paths`) ended with a UserError.
+        StoppedError: the first failed run ended with another error; `exit_code` is the exit code of this run. Or no run
+            failed, but a signal stopped at least one; `exit_code` is then that of the first stopped run. A run that the
+            signal kept from starting counts as stopped with 75. Another call resumes all unfinished runs.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

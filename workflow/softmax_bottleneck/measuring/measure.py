@@ -150,9 +150,9 @@ def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
 def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
     """Return the facts, besides the input files, that determine the numbers of a step of a run.
 
-    The dict has the keys `step` (the name), `code` (the fingerprint) and `setting` (the setting of the run's dataset
-    that the step uses). The step `spectrum` uses the dataset's `rank_contexts`, and `wordsim` its `wordsim`. The step
-    `evaluate` uses the file name that `contexts_file` returns.
+    The dict has the keys `step` (the name), `code` (the fingerprint) and `setting`. For the step `spectrum`, `setting`
+    is the value of `rank_contexts` of the run's dataset, and for `wordsim` that of `wordsim`. For `evaluate`, it is the
+    file name that `contexts_file` returns.
     """
     dataset = load_dataset(run.dataset, study.file.resolve().parent)
     setting = {
@@ -177,8 +177,9 @@ def contexts_file(study: Study, name: str) -> str | None:
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
     """Return {name: path} of the files whose hashes decide whether the results of a step are up to date.
 
-    The hashes are stored by these names in the provenance of the result. Other files that the step reads are covered
-    by these: done.json, for example, holds the hash of the weights.
+    These are measure.json for the step `spectrum`, done.json for `evaluate`, and done.json and the files of the
+    benchmarks for `wordsim`. Other files need no entry: done.json, for example, holds the hash of the weights. The
+    hashes are stored by these names in the provenance of the result.
     """
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}

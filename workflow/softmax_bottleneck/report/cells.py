@@ -87,8 +87,8 @@ class Cell:
             published number.
         label: text shown instead of a number.
         archived: the cell of an archived study that is shown here because this study has no value; None otherwise.
-        study: name of the archived study, set only in a cell that another cell holds as `archived`.
-        hardware: machine on which that study measured the value, set in the same cells.
+        study: name of the archived study if this cell is the `archived` of another cell; otherwise empty.
+        hardware: machine on which the archived study measured the value; empty if `study` is empty.
     """
 
     measured: MeasuredCell | None = None
@@ -224,7 +224,8 @@ class Row:
     def archived(self) -> str:
         """The name of the archived study from which all numbers of the row come; empty if there is no such study.
 
-        There is one if no cell has a measured value or a `label`, and one study fills every cell that `is_empty`.
+        The study is named if this study has no number or label in the whole row, and if every cell with a published
+        value shows a cell of the same archived study.
         """
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
         is_measured = any(cell.measured or cell.label for cell in self.cells)

@@ -129,9 +129,9 @@ class Tally:
     """The training loss of an epoch, computed with dropout as in the published code.
 
     The losses of 200 successive updates form a block. The loss of the epoch is the mean of the mean losses of its
-    blocks. The last block may have fewer updates but counts as much as a full one. It is left out if the chunks of the
-    epoch do not reach the end of the text and the epoch has another block. Sums stay on the device; `close` and `mean`
-    wait for the device.
+    blocks. A shorter last block counts as much as a full one. If the epoch's chunks stop before the end of the text,
+    this last block is left out, unless it is the only one. Sums stay on the device; `close` and `mean` wait for the
+    device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -340,7 +340,7 @@ class Trainer:
 
     @torch.no_grad()
     def _carry(self, state: State) -> None:
-        """Copy a state of the body into `hidden`, with which the next chunk starts, at the same memory locations."""
+        """Copy a state of the body into the tensors of `hidden`, in place; the next chunk starts with this state."""
         for kept, new in zip(self.hidden, state, strict=True):
             torch._foreach_copy_(kept, new)
 

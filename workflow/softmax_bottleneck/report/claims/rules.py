@@ -142,8 +142,8 @@ class CorpusData:
         Args:
             model: the name of the model, or TRUTH.
             metric: the name of the metric.
-            stage: the stage after which the metric was measured: empty for training, `finetuned` or `dynamic`. A
-                condition such as `benchmark=WS-353` is possible, too. TRUTH ignores this argument.
+            stage: the stage after which the metric was measured: empty for training, `finetuned` or `dynamic`. For a
+                metric of word similarity, the benchmark instead, as `benchmark=WS-353`. Ignored for TRUTH.
         """
         if model == TRUTH:
             return dict.fromkeys((1, 2, 3), self.truth[metric]) if metric in self.truth else {}
@@ -458,7 +458,7 @@ class Decision:
     Attributes:
         verdict: REPRODUCED, NOT_REPRODUCED or UNDECIDED; CANNOT if a number is missing.
         numbers: one `Number` per quantity of the rule, in the order of `Rule.quantities`.
-        needed: the number of units per side that would decide an undecided rule.
+        needed: the number of units per side that would probably decide the rule; of use only if it is undecided.
         units: the printed plural of these units, such as `seeds`.
         missing: if the rule cannot be evaluated, {"quantity": printed name, "models": labels of the models without a
             value of this quantity}; otherwise empty.
@@ -490,11 +490,10 @@ class Rule:
         favours: the verdict that becomes likelier if the first model has more parameters than the second. +1 is
             *reproduced*, as for "MoS is better than Softmax"; -1 is *not reproduced*, as for "SS does not gain on
             Softmax". With 0, a difference in size does not matter.
-        control: (position, verdicts), or None for no control. A control is a second evaluation of the rule, in which
-            TRUTH replaces the model at `position` (from 0). Position 0 turns (lms-plif, softmax) into (TRUTH, softmax);
-            a position after the last model appends TRUTH. The control is passed if the second evaluation gives one of
-            `verdicts`; if `verdicts` is empty, it must give the same verdict as the first evaluation. Without a known
-            TRUTH there is no control.
+        control: (position, verdicts), or None for no control. A control evaluates the rule again, with TRUTH in place
+            of the model at `position`: (0, ...) turns (lms-plif, softmax) into (TRUTH, softmax). The position after the
+            last model appends TRUTH. The control is passed if this evaluation gives one of `verdicts` or, if `verdicts`
+            is empty, the verdict of the first evaluation. If TRUTH is unknown, there is no control.
         hidden_by_ceiling: True if the claim expects high or rising ranks. A small matrix can make the measured ranks
             too low for such a claim, but never too high.
     """
@@ -514,9 +513,9 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
     Args:
         quantity: the quantity.
-        holds: (low, high). The claim is *reproduced* if the whole interval lies between these bounds.
-        fails: (low, high). The claim is *not reproduced* if the whole interval lies below `low`, or wholly above
-            `high`, and not in the first region. By default the same bounds as `holds`.
+        holds: (low, high). The claim is *reproduced* if the whole interval lies between these two bounds.
+        fails: (low, high). Otherwise, the claim is *not reproduced* if the whole interval lies outside these two
+            bounds, on one side: below `low` or above `high`. The default is `holds`.
         text: the rule in English; empty for a generated text.
     """
     fails = fails or holds
@@ -547,8 +546,8 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
     """Return a rule in English, from the bounds `holds` and `fails` of `interval_rule`.
 
-    Example, for regions above and below a ratio of 2 (`2 times`): `the interval of Press rank lies above 2 times;
-    otherwise not reproduced if it lies below 2 times`.
+    Example for a ratio of ranks, with `holds` and `fails` both (ln 2, INF): `the interval of Press rank lies above 2
+    times; otherwise not reproduced if it lies below 2 times`.
     """
 
     def bounds(*ends: tuple[str, float]) -> list[str]:
@@ -565,8 +564,8 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 def every(*parts: Rule) -> Rule:
     """Return the rule that is *reproduced* if all given rules are, for the same models.
 
-    It is *not reproduced* if one of them is not reproduced, and otherwise undecided. Its attribute `favours` is the
-    first nonzero one of the given rules, and it has no control.
+    The new rule is *not reproduced* if a given rule is not reproduced, and otherwise *undecided*. Its `favours` is the
+    first nonzero `favours` of the given rules. It has no control.
     """
     return Rule(
         "; and ".join(part.text for part in parts),
@@ -578,16 +577,16 @@ def every(*parts: Rule) -> Rule:
 
 
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
-    """Return the rule that holds if `part` holds for every head (`all_=True`) or for at least one (`all_=False`).
+    """Return the rule that `part` is *reproduced* for every head (`all_=True`) or for at least one (`all_=False`).
 
-    The heads are the models that match the claim's first pattern. For each head, `part` is evaluated with the claim's
-    patterns, of which the first is replaced by this head. If one head suffices, the error probability ALPHA is divided
-    by the number of heads (Bonferroni).
+    The heads are the models that match the claim's first pattern and have values of the first metric of `part`. Each
+    head is judged by `part`, with the head's name in place of the first pattern. `_joined` combines the decisions. If
+    one head suffices, the error probability ALPHA is divided by the number of heads (Bonferroni).
 
     Args:
         part: the rule for one head.
-        all_: True if `part` must hold for every head.
-        chosen: function from a `CorpusData` to the names of the heads, to use instead of the models that match.
+        all_: True if `part` must be reproduced for every head, False if one head is enough.
+        chosen: called as `chosen(data)` with a `CorpusData`; returns the names of the heads to use instead.
     """
     first = part.quantities[0]
 

@@ -224,11 +224,11 @@ def _points(source: Source) -> pd.DataFrame:
 
 
 def _bound(source: Source, axes: Axes, dataset: str, ppl: pd.Series) -> None:
-    """Draw a dashed vertical line at the bound: the perplexity of the true distribution, if that is known.
+    """Draw the bound as a dashed vertical line: the perplexity of the true distribution. Do nothing if it is unknown.
 
     The bound is measured on the test text. If there is no such measurement, the bound is exp(entropy), the expected
-    perplexity. `ppl` has the perplexities of the models in the panel. If even the lowest is far above the bound (by
-    more than FAR times the range of `ppl`), no line is drawn, and the bound is written as text at the panel's edge.
+    perplexity. `ppl` has the perplexities of the models in the panel `axes`. If all of them are far above the bound (by
+    more than FAR times the range of `ppl`), text at the panel's edge replaces the line.
     """
     expected, exact = (exact_value(source.records, dataset, metric) for metric in (ENTROPY_PPL, LAW_TEST_PPL))
     bound = expected if exact is None else exact
