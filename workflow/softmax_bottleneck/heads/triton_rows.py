@@ -143,7 +143,8 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
     """Write log Z and the loss of one row of logits into `log_z` and `nll`.
 
     If histograms are needed (COUNTS), also write the row's `reach`: the largest distance of a logit from the left end
-    of its cell, in cell widths. `RowSweep._add_to_histograms` derives the argument `scale` of `_gradients` from it.
+    of its cell, in cell widths. A logit left or right of all cells counts as one of the outermost cell, so that `reach`
+    can exceed 1. `RowSweep._add_to_histograms` derives the argument `scale` of `_gradients` from it.
 
     `target` has the target word of each row, and `stride` is the distance of two rows in memory. Each row has
     `num_words` logits, read in blocks of BLOCK words. The other arguments are those of `_apply`.

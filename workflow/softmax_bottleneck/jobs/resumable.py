@@ -324,7 +324,7 @@ def _finished(job: Job) -> dict[str, Any] | None:
 class Session:
     """The work that one process does on a job, until the job is finished or the process stops.
 
-    The constructor loads the resume state of the previous session, if there is one.
+    The constructor takes the first six fields and loads the resume state of the previous session, if there is one.
 
     Attributes:
         steps: number of steps done in this and earlier sessions.
@@ -419,12 +419,13 @@ class Session:
         self.saved = time.monotonic()
 
     def finish(self) -> dict[str, Any]:
-        """Write the output files, then both copies of the record, and last remove the resume states.
+        """Write the output files and the outcome of the work, then remove the resume states.
 
-        The copies are outcome.json and the file `job.result`, in this order.
+        The outcome is what `work.outcome` returns, with its provenance. It is written twice: to outcome.json, then to
+        the file `job.result`.
 
         Returns:
-            The content of the record.
+            The content of both files.
 
         Raises:
             BusyError: another process has taken the lease over.

@@ -197,7 +197,10 @@ def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: 
 def _correlation(
     coefficient: Callable[..., Float64], x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int
 ) -> Correlation:
-    """Return the correlation of two vectors; `coefficient` is a function such as `pearson_r`."""
+    """Return the correlation of two vectors with a bootstrap interval, as `pearson` and `spearman` do.
+
+    `coefficient` is called with x and y of shape [N], or [B, N] for B resamples, like `pearson_r`.
+    """
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
         raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")

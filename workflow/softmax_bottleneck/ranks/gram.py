@@ -277,9 +277,9 @@ def lapack_threads(count: int) -> Iterator[None]:
 
 @cache
 def _lapack(name: str) -> Any:
-    """Return a routine of the LAPACK that SciPy is linked with, or None if there is no such routine.
+    """Return a ctypes function of the LAPACK that SciPy is linked with, such as `dsyevd_2stage_`, or None if it lacks it.
 
-    `name` is the plain name of the routine. In SciPy's wheels all names have the prefix `scipy_`, which is added here.
+    In SciPy's wheels all names have the prefix `scipy_`, which this function adds.
     """
     library = ctypes.CDLL(cython_lapack.__file__)
     return getattr(library, f"scipy_{name}", None) or getattr(library, name, None)

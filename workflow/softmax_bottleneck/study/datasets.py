@@ -145,7 +145,7 @@ class Dataset:
 
         1. `language`: hash of its settings and of the code that makes the language.
         2. `expected.token_sha256`: this hash itself.
-        3. `base`: hash of the identity of the base corpus and of `cut`.
+        3. `base`: hash of the identity of the base corpus and of `cut`, the sizes of the part that is kept.
         4. `files`: hash of the hashes of all files.
 
         Raises:

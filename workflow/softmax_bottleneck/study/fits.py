@@ -27,8 +27,8 @@ class FittedModel:
     Attributes:
         head: the head with its options, such as `{"name": "mos", "components": 3}`; in YAML, a name alone is enough.
         label: name in tables and figures (default: the label that the head's own file declares).
-        equal_to: name of another model of the plan, or None. With a name, the head gets the largest width with which it
-            has at most as many parameters as that model.
+        equal_to: key of another entry under `models` of the same FitPlan, or None. With a key, the head gets the
+            largest width with which it has at most as many parameters as that model.
     """
 
     head: HeadEntry

@@ -157,7 +157,7 @@ class Study:
 
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """The dynamic evaluations to compute: those in `shown_evaluations`, each listed once for all models."""
+        """The dynamic evaluations to compute: `shown_evaluations` without repetitions, as models may share one."""
         return _first_by_path(self.shown_evaluations)
 
     @cached_property

@@ -134,9 +134,10 @@ def smallest_step(own: pd.DataFrame) -> float:
 
 @partial(over_seeds, "Pearson’s r of rank over r, and KL", "", SOFTMAX)
 def width_and_loss(own: pd.DataFrame) -> float:
-    """Return Pearson's correlation of log(Press rank / r) and `lost` over `own`, the softmax fits of one seed.
+    """Return Pearson's correlation of log(Press rank / r) and the KL lost, over the softmax fits of one seed (`own`).
 
-    The Press rank is that of the fitted log-probabilities. For fewer than MIN_POINTS fits return nan.
+    `own` has the columns of `fits`; `lost` is the KL as a share of the unigram model's. The Press rank is that of the
+    fitted log-probabilities. For fewer than MIN_POINTS fits return nan.
     """
     log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan

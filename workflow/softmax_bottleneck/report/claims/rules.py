@@ -509,13 +509,13 @@ class Rule:
 def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, text: str = "") -> Rule:
     """Return the rule that compares the interval of one quantity with two regions, as in the module's docstring.
 
-    All bounds are in the quantity's own unit before conversion for printing, such as nats.
+    A bound is a number of the quantity itself, such as nats, even where the quantity is printed in percent.
 
     Args:
         quantity: the quantity.
         holds: (low, high). The claim is *reproduced* if the whole interval lies between these two bounds.
-        fails: (low, high). Otherwise, the claim is *not reproduced* if the whole interval lies outside these two
-            bounds, on one side: below `low` or above `high`. The default is `holds`.
+        fails: (low, high). A claim that is not reproduced by `holds` is *not reproduced* if the whole interval lies
+            below `low` or above `high`; in between it is *undecided*. The default is `holds`.
         text: the rule in English; empty for a generated text.
     """
     fails = fails or holds
@@ -544,7 +544,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
-    """Return a rule in English, from the bounds `holds` and `fails` of `interval_rule`.
+    """Return a rule in English: the interval lies inside the bounds `holds`, or else outside the bounds `fails`.
 
     Example for a ratio of ranks, with `holds` and `fails` both (ln 2, INF): `the interval of Press rank lies above 2
     times; otherwise not reproduced if it lies below 2 times`.

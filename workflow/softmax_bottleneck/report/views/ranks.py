@@ -510,12 +510,12 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(row of the table, metric): value as text}; of several records of a pair, the first one counts.
+    """Return {(row of `robustness_table`, metric): value as text}; of several records of a pair, the first one counts.
 
-    `frame` has the columns condition, metric and value. The rows of the table are:
+    `frame` has the columns condition, metric and value. The rows of the table follow from the condition:
 
-    * `c = 1e-20`, a noise level;
-    * `round 3`, a round of rebuilding the matrix;
+    * `c = 1e-20`: noise of this size was added to the log-probability matrix;
+    * `round 3`: the matrix was taken apart by an SVD and rebuilt three times;
     * `round 3, diagonal as printed`, a round of rebuilding only the diagonal matrix, as in the paper's Algorithm 1;
     * `all singular values`, the matrix before truncation.
     """
