@@ -102,8 +102,9 @@ def _line_printer(log: Path | None) -> Say:
 def _study(args: argparse.Namespace) -> Study:
     """Return the study that `args`, the parsed options of a command, choose.
 
-    `--study` names the study's file. Without this option, `study_from_environment` returns the file, and values that
-    override those in the file. The options `--set KEY=VALUE`, `--max-wall` and `--time-margin` override both.
+    `--study` names the study's file, and the environment variables are then ignored. Without this option, the file and
+    its overrides (values that replace those in the file) come from `study_from_environment`. The options
+    `--set KEY=VALUE`, `--max-wall` and `--time-margin` replace values of the file and of the overrides.
 
     Raises:
         UserError: the study's file is missing or invalid, or a word after `--set` is not a valid KEY=VALUE.

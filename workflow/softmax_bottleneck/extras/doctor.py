@@ -163,9 +163,10 @@ def _files(study: Study, dataset: Dataset) -> Finding:
 
 
 def _size(study: Study) -> Finding:
-    """Check that this machine has enough memory and disk for the study, and that its texts are long enough.
+    """Check memory and disk of this machine, and the length of the study's texts.
 
-    A failed check is BAD. On the login node of a cluster it is only a NOTE, because compute nodes have more memory.
+    A text must have enough tokens for the number of parallel streams in training and for the contexts of a rank. A
+    failed check is BAD. On the login node of a cluster it is only a NOTE, because compute nodes have more memory.
     """
     from softmax_bottleneck.training import check
 

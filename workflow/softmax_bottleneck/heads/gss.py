@@ -65,8 +65,9 @@ class GeneralisedSigSoftmax(Pointwise):
 class _Sweep(Sweep):
     """A pass of the fused loss over all chunks of logits l, which computes the derivative g' without autograd.
 
-    The derivative is g' = k - (k - 1) sigmoid(l - c). The code computes k (1 - kappa sigmoid(l - c)) with
-    kappa = (k - 1) / k. This form is equal, and it multiplies the gradients in place, without a further array.
+    The derivative is g' = k - (k - 1) sigmoid(l - c). The code uses the equal form g' = k (1 - kappa sigmoid(l - c))
+    with kappa = (k - 1) / k. With this form, two in-place operations multiply the gradients by g', and g' itself is
+    never stored.
     """
 
     def __init__(self, c: float, k: float, with_gradients: bool) -> None:

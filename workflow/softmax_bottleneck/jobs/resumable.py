@@ -223,8 +223,9 @@ class Checkpointer:
 def _read_state(path: Path) -> dict[str, Any] | str:
     """Return the state stored in a file, or the reason why the file cannot be used.
 
-    A kill between two renames leaves a state without its hash file. Such a state is a zip archive with a CRC checksum
-    of every tensor. `torch.load` does not verify these checksums, so they are verified here.
+    The hash of a state is in a second file. `artefacts.write_with` renames the new state and then the new hash file. A
+    process that is killed in between leaves a state without a hash. Therefore every state has a second check: the CRC
+    checksums in its zip archive. They are verified here, because `torch.load` does not verify them.
     """
     if artefacts.sidecar(path).exists() and not artefacts.is_sound(path):
         return "its hash does not match"
@@ -324,9 +325,15 @@ def _finished(job: Job) -> dict[str, Any] | None:
 class Session:
     """The work that one process does on a job, until the job is finished or the process stops.
 
-    The constructor takes the first six fields and loads the resume state of the previous session, if there is one.
+    The constructor takes the attributes from `job` to `checkpointer`, in this order, and loads the resume state of the
+    previous session, if there is one. This state sets the last three attributes.
 
     Attributes:
+        job, options: the arguments of `run_to_end`.
+        work: the job's work, passed in its initial state.
+        lease: the lock that makes this process the job's only owner.
+        stop: the requests to stop that this process has received.
+        checkpointer: reads and writes the resume states.
         steps: number of steps done in this and earlier sessions.
         before_s: wall time of all earlier sessions in seconds. Of each session, only the time until its last save
             counts.

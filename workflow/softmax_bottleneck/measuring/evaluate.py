@@ -38,8 +38,8 @@ def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
         times), which the caller writes. `arrays` has the hash of hidden.npz.
 
     Raises:
-        DataError: an input file is missing or damaged, the test text lacks a word that a paper published for a
-            position, or the probabilities of a context do not sum to one.
+        DataError: an input file is missing or damaged; a paper published the word at a position of the test text, but
+            the text has another word there; or the probabilities of a context do not sum to one.
     """
     folder, tokens = study.store.run_folder(run.path), corpus.load_for(study, run)
     places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)

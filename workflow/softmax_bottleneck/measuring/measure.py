@@ -91,9 +91,10 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:
-    """Compute one step of the run at `path`, and write the step's JSON files, with the result (rank.json) last.
+    """Compute one of the three steps for the run at `path`, and write the JSON files of this step.
 
-    A diverged run has no numbers. For such a run, the files hold the status and the reason of the divergence.
+    The step's result (measure.json, rank.json or wordsim.json) is written after its other JSON files. A diverged run
+    has no numbers. For such a run, the files hold the status and the reason of the divergence.
     """
     started, folder = time.monotonic(), study.store.run_folder(path)
     run, done = run_and_record(folder)

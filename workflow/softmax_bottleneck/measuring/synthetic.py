@@ -140,7 +140,7 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """Yield the ranks of the three layers for every K and sample, one number per row.
 
-    A row is a dict. `model` is the layer (softmax, moc or mos), `metric` and `value` are the number and its name,
+    A row is a dict. `model` is the layer (softmax, moc or mos), `metric` is the name of the number `value`.
     `condition` is the text of `RankDemo.condition`, and `draw` and `seed` are both the number of the sample, from 0.
     `source`, `table` and `dataset` are the same texts in all rows ("measured", "rank table", "synthetic").
 

@@ -255,7 +255,7 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 
 # --- matrices as they are -------------------------------------------------------------------------------------------
 class OutputMatrix:
-    """The output matrix [words, D] without hidden states; its singular values are computed as for a `Layer`.
+    """The output matrix W [words, D] alone, without hidden states; its singular values are those of W, not of ln P.
 
     Attributes:
         files: the shards of the matrix.

@@ -41,7 +41,9 @@ class Saturation:
 
 @dataclass(frozen=True)
 class Measures:
-    """The measures of an output layer. Without a measure, `centred` and `spectra` are {}, and the others are None.
+    """The measures of an output layer.
+
+    A measure that was not computed is None. Only `centred` and `spectra` are then {} instead.
 
     Attributes:
         centred: ranks of the log-probability matrix after centring. The key "rows" stands for centring by rows, the key

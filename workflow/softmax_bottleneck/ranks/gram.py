@@ -119,9 +119,10 @@ class Gram:
     def _error(self, trace: float, eigenvalues: Float64) -> float:
         """Return an estimate of the largest error of an eigenvalue: the error of summation plus that of the solver.
 
-        Summation: `depth` roundings cause an error of at most depth eps/2 times the trace in the norm of the matrix,
-        where eps is the machine epsilon of float64. Solver: LAPACK's eigenvalues have an error of p(n) eps sigma_max^2
-        with a slowly growing function p. This method uses p(n) = sqrt(n), about ten times the observed p(n).
+        Summation: every entry of the Gram matrix is rounded `depth` times. The norm of the resulting error matrix is at
+        most depth * trace * eps / 2, where eps is the machine epsilon of float64. Solver: LAPACK's eigenvalues have an
+        error of p(n) eps sigma_max^2 with a slowly growing function p. This method uses p(n) = sqrt(n), about ten times
+        the observed p(n).
         """
         largest = max(float(eigenvalues[-1]), 0.0)
         return FLOAT64_EPS * (self.depth / 2 * trace + math.sqrt(len(eigenvalues)) * largest)
@@ -277,7 +278,7 @@ def lapack_threads(count: int) -> Iterator[None]:
 
 @cache
 def _lapack(name: str) -> Any:
-    """Return a ctypes function of the LAPACK that SciPy is linked with, such as `dsyevd_2stage_`, or None if it lacks it.
+    """Return a ctypes function of the LAPACK that SciPy is linked with, such as `dsyevd_2stage_`; None if missing.
 
     In SciPy's wheels all names have the prefix `scipy_`, which this function adds.
     """

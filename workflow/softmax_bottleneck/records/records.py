@@ -77,8 +77,9 @@ class Records:
         The dict is empty if no run has a number for this metric and condition.
 
         Args:
-            condition: `finetuned` or `dynamic` for a number of that stage, `benchmark=<name>` for word similarity, or
-                `group=<name>;context=<number>` for a position in the test text. Empty for all other numbers.
+            condition: `finetuned` or `dynamic` for a number of that stage, or `benchmark=<name>` for word similarity.
+                For a position in the test text, the attributes `group` and `number` of its `Place`, such as
+                `group=random;context=3`. Empty for all other numbers.
         """
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
 

@@ -81,14 +81,14 @@ def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> It
 
     * For a file of a corpus: the folder of the corpus.
     * For a file of a fit or its distribution: the file, and the done.json of each unit of fits that uses it.
-    * For the folder of an unfinished run, a key of `runs`: nothing, because the workflow resumes the run.
+    * For the folder of a run: nothing. Such a problem means that the run is unfinished, and the workflow resumes it.
     * For a file that `measure` wrote (MEASURED): the file and measured.json.
     * For any other file of a run: the folder of the run, so that the run is trained again.
 
     Args:
         study: the study, which names its units of fits.
         file: the path of the problem below results/, as in `Finding.file`.
-        runs: the keys are the paths of the study's runs below results/runs; the values are not used.
+        runs: the keys are the folders of the study's runs below results/runs; the values are not used.
     """
     room, folder = file.parts[0], file.parent
     if room in ("corpora", "tokens"):

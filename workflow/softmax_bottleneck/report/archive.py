@@ -105,7 +105,8 @@ class ArchivedRun:
         run: the settings; an older version of the code may have written them.
         values: {metric: measured number}.
         history: the log, one dict per epoch.
-        epoch_ranks: one dict with the keys `epoch` and metrics per epoch at which ranks were measured.
+        epoch_ranks: one dict per epoch at which ranks were measured. Its keys are `epoch` (0 is before training) and
+            the names of metrics.
         spectrum: pairs (index from 1, singular value) of the log-probability matrix, for a subset of the indices.
     """
 

@@ -224,8 +224,8 @@ class Row:
     def archived(self) -> str:
         """The name of the archived study from which all numbers of the row come; empty if there is no such study.
 
-        The study is named if this study has no number or label in the whole row, and if every cell with a published
-        value shows a cell of the same archived study.
+        Two conditions must hold. No cell of the row has a number or label from the study of this report. All cells with
+        a published value show a number of one and the same archived study.
         """
         studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
         is_measured = any(cell.measured or cell.label for cell in self.cells)

@@ -111,8 +111,8 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
     Returns:
         A dict with three keys:
 
-        * `groups`: the studies that have columns, each a dict with the keys `name`, `study`, `title`, `hardware` and
-          `places` (the titles of its columns).
+        * `groups`: the studies that have columns, each a dict with the keys `name`, `study`, `title` and `hardware`
+          (the attributes of `FinishedStudy`), and `places` (the titles of its columns).
         * `parts`: the papers, each a dict with `title` and `rows`. A row has the keys `id`, `statement`, `where`
           (place in the paper), `limits` (what the evidence does not show), `criterion` (the rule as text), `overall`
           (the overall verdict) and `cells` (a list of what `_cells` yields).
@@ -192,9 +192,10 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         study: the study from which the labels of the heads are taken.
 
     Returns:
-        A dict with `columns`, `rows` and `measured_in`, the study and corpus of sizes, times and ranks. A column has
-        the keys `study`, `corpus` and `hardware`; the last is empty if the study ran on one kind of hardware. A row has
-        these keys:
+        A dict with the keys `columns`, `rows` and `measured_in`. A column has the keys `study`, `corpus` and
+        `hardware`; `hardware` is empty if the study ran on one kind of hardware. `measured_in` is a text such as
+        `demo (Penn Treebank)`: the first study and its first corpus, from which `first` below is taken. A row has these
+        keys:
 
         * `label`: the label of the head.
         * `cells`: the perplexity cells, one per column, as `_against_softmax` returns them.
@@ -202,8 +203,8 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
         * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
         * `unlearned`: on the corpora that count, the number of runs that failed to learn (`Records.unlearned`).
-        * `first`: the result of `_sizes` for `measured_in`, the first corpus of the first study, with numbers as text.
-          There is no mean over the columns, because they differ in width or machine.
+        * `first`: sizes, times and ranks, the result of `_sizes` for `measured_in` with numbers as text. There is no
+          mean over the columns, because they differ in width or machine.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`: the recommendation, such as `better` (see the function `advice`).
     """

@@ -156,7 +156,11 @@ def gaps(study: Study, found: records.Records) -> list[str]:
 
 # --- runs ----------------------------------------------------------------------------------------------------------
 def with_stages(found: records.Records) -> pd.DataFrame:
-    """Return one frame with the rows of `Records.states`, in which `stage` is empty, and of `Records.stages`."""
+    """Return one frame of training runs, finetunings and dynamic evaluations, with the columns STAGE_COLUMNS.
+
+    The rows of `Records.states`, one per training run, come first, with an empty text in `stage`. The rows of
+    `Records.stages` follow.
+    """
     return pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
 
 

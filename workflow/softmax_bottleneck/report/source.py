@@ -165,7 +165,7 @@ class Source:
         return re.sub(r"[{]([a-z_.]+)[}]", text, self.experiment.caption)
 
     def dataset(self, name: str) -> Dataset:
-        """Return the dataset with this name: that of the study or, if the study has none, that of its YAML file."""
+        """Return the study's dataset `name`. A dataset that the study lacks is read from datasets/`name`.yaml."""
         return self.study.datasets.get(name) or load_dataset(name, self.study.file.resolve().parent)
 
     def corpus(self, dataset: str) -> str:

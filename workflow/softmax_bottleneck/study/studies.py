@@ -417,11 +417,11 @@ class _ExperimentResolver:
         * If the experiment names no corpora, the names are those of all datasets of the study.
         * Otherwise every corpus of the experiment contributes the study's dataset of the same name. Without such a
           dataset, it contributes the study's proxies for this corpus.
-        * If these are no datasets at all, the names are those of the datasets without a `corpus`, which are neither a
-          published corpus nor a proxy for one.
+        * If no corpus contributes a dataset, the names are those of the study's own texts. An own text is a dataset
+          that is neither a published corpus nor a proxy for one, so its attribute `corpus` is empty.
 
         A corpus is missing if the study has neither the corpus nor a proxy for it. The sentence is empty if no corpus
-        is missing, or if the study has a dataset without a `corpus`.
+        is missing, or if the study has an own text.
         """
         if not experiment.datasets:
             return list(self.datasets), ""

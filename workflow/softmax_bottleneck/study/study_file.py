@@ -67,7 +67,8 @@ class Experiment:
         published: files of report/published with the numbers to compare with.
         models: models in the table or figure, in the order of the published table and with grids expanded; empty if no
             training runs are needed.
-        datasets: corpora of the published table; a study without these corpora uses its own instead.
+        datasets: corpora of the published table. For a corpus that it lacks, a study uses its proxies: datasets whose
+            YAML names this corpus under `stands_for`.
         seeds: seeds of the training runs: `all`, `author` (only the authors' own, or the first if there is none) or
             `random` (all but the authors' own).
         stages: what follows the training of the experiment's runs: `finetune`, `dynamic` (dynamic evaluation), or both
@@ -81,7 +82,7 @@ class Experiment:
         entries: names under `models` of the study's YAML that belong to the experiment. A grid is one name here, even
             if none of its models is trained; `models` has every trained model of the grid.
         absent: models of the published table that the study lacks.
-        absent_datasets: corpora of the published table that the study lacks and has no proxy for.
+        absent_datasets: corpora of the published table of which the study has neither the corpus nor a proxy.
     """
 
     id: schema.Name
@@ -309,7 +310,12 @@ def _members(family: Model, grid: Grid, where: str) -> list[Model]:
 
     A hash ranks the combinations, and the first `max_runs` are chosen. A larger `max_runs` therefore only adds models.
     A model's name lists the values of its combination, such as `gss-c0-k2`. If this name would be too long, a hash
-    replaces the values. `family` is the entry as a model; `where` is its place in the YAML, for messages.
+    replaces the values.
+
+    Args:
+        family: the model made from the entry before any value of the grid is filled in. Its `entry` has `max_runs`.
+        grid: {setting: list of its values}, such as `{"head.c": [0, 1], "head.k": [2]}`.
+        where: the entry's place in the YAML, for messages.
     """
     entry = family.entry
     points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]

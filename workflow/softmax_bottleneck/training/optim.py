@@ -112,7 +112,7 @@ class ASGD(SGD):
         return self.steps > 2
 
     def prepare(self, factor: float) -> None:
-        """Compute the numbers for the next call of `apply`: learning rates, and the weight in the running mean.
+        """Compute the numbers for the next call of `apply`: learning rates, and the new weights' share of the mean.
 
         Quirk 1: the rates are multiplied by the `factor` of the previous call of `prepare`, not by that of this call.
         Only the first call uses its own `factor`.

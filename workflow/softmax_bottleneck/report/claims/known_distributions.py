@@ -212,7 +212,8 @@ def _converged(
 
     A head of width d can represent distributions of rank r <= d. A fit recovers such a distribution if `lost` is less
     than CLOSED. Return None if no fit of `heads` has r <= d. `heads` are names such as `mos`; the second argument is
-    unused. `spoils` are the verdicts that `cannot be tested here` replaces if the premise is broken.
+    unused. `spoils` lists verdicts of a rule. If the premise is broken, each of them is replaced by the verdict
+    `cannot be tested here`.
     """
     lost = _largest_losses(data).reindex(list(heads)).dropna()
     if lost.empty:
@@ -290,8 +291,9 @@ def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text
 def noise(data: r.CorpusData) -> Iterable[float]:
     """Return TRUE_RANK minus the largest effective rank, for each noise level that at least doubles the Press rank.
 
-    Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). Levels with a Press rank below 2 TRUE_RANK are
-    skipped. At every other level, the effective rank depends on the tolerance, and the largest value is used.
+    Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). The Press rank counts the singular values
+    above a tolerance for rounding errors. The effective rank is the smallest number of singular values whose squares
+    sum to 1 - epsilon of the total. It was measured for several epsilon, and the largest of these ranks is used.
 
     Returns:
         One number per level that is not skipped. If all levels are skipped, the result is [-inf], which makes the rule

@@ -513,9 +513,11 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
 
     Args:
         quantity: the quantity.
-        holds: (low, high). The claim is *reproduced* if the whole interval lies between these two bounds.
-        fails: (low, high). A claim that is not reproduced by `holds` is *not reproduced* if the whole interval lies
-            below `low` or above `high`; in between it is *undecided*. The default is `holds`.
+        holds: (low, high). The first region is between these bounds. A claim is *reproduced* if the whole interval lies
+            in this region.
+        fails: (low, high), by default the bounds `holds`. The second region is outside these bounds. If the first test
+            fails, the whole interval below `low`, or the whole interval above `high`, makes the claim *not reproduced*.
+            Any other interval makes it *undecided*.
         text: the rule in English; empty for a generated text.
     """
     fails = fails or holds

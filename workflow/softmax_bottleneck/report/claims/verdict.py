@@ -133,8 +133,9 @@ def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
         name: the id of the claim.
         rule: the rule that decides it.
         models: shell patterns of the models on which the rule is evaluated.
-        options: further attributes of `Claim`, such as `corpora`. The keyword `control`, a pair (position, verdicts)
-            or None, replaces `rule.control`.
+        options: further attributes of `Claim`, such as `corpora`. The keyword `control` replaces the control of `rule`
+            and has the same form (see `Rule`). Example: with `control=(0, r.FAILS)`, the rule must give a verdict in
+            FAILS when TRUTH replaces the first model. `control=None` removes the rule's control.
     """
     rule = replace(rule, control=options.pop("control", rule.control))
     return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)

@@ -1,7 +1,7 @@
 """Table and figure of archived runs with models of the published size: metrics and spectra.
 
 The runs come from the archives in report/evidence, not from the study. Table and figure are therefore the same in every
-study. `source` gives only labels, titles and the table's columns.
+study. From the report's study, which the argument `source` holds, come only labels, titles and the table's columns.
 """
 
 import math

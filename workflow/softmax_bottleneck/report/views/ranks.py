@@ -512,12 +512,13 @@ def robustness_table(
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
     """Return {(row of `robustness_table`, metric): value as text}; of several records of a pair, the first one counts.
 
-    `frame` has the columns condition, metric and value. The rows of the table follow from the condition:
+    `frame` has the columns condition, metric and value. A part of the condition decides the name of the table's row:
 
-    * `c = 1e-20`: noise of this size was added to the log-probability matrix;
-    * `round 3`: the matrix was taken apart by an SVD and rebuilt three times;
-    * `round 3, diagonal as printed`, a round of rebuilding only the diagonal matrix, as in the paper's Algorithm 1;
-    * `all singular values`, the matrix before truncation.
+    * `c=1e-20` becomes the row `c = 1e-20`: noise of level c was added to the singular values.
+    * `iteration=3` becomes the row `round 3`: the matrix was decomposed by SVD and rebuilt three times.
+    * `iteration=3` and `as printed` become the row `round 3, diagonal as printed`. Here only the diagonal matrix of
+      singular values was rebuilt, as in the paper's Algorithm 1.
+    * Any other condition becomes the row `all singular values`: the matrix before truncation.
     """
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
