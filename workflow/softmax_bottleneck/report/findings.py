@@ -266,7 +266,9 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     if not exceeds:
         return None
     number, n = sum(exceeds), len(exceeds)
-    learned = {name: own[~own.index.get_level_values("is_unlearned")] for name, own in ratios.items()}
+    learned = {
+        name: own[~own.index.get_level_values("is_unlearned").to_numpy(dtype=bool)] for name, own in ratios.items()
+    }
     rows = [Row(name, own.median(), own.min(), own.max(), name not in LOG_LINEAR) for name, own in learned.items()]
     return Finding(
         holds=not number,
