@@ -47,9 +47,9 @@ rule finetune:
         "results/logs/finetune/{run}.log",
     benchmark:
         "results/benchmarks/finetune/{run}.jsonl"
-    priority: -2  # after the fits, so that `synthetic`, which needs all of these, does not run alone at the end
     wildcard_constraints:
         run=FINETUNED,
+    priority: -2  # after the fits, so that `synthetic`, which needs all of these, does not run alone at the end
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads
