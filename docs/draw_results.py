@@ -33,6 +33,10 @@ MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
+TRANSFORMER, READ_EPOCH = (
+    ("transformer", "softmax"),
+    15,
+)  # body and head of Benka's readings; the epoch of their comparison
 METRICS = {
     "parameters": ("parameters", 0),
     "test_ppl": ("test perplexity", 2),
@@ -155,6 +159,22 @@ def averaging(archived: FinishedStudy) -> list[str]:
     return ["", *table([head, *rows]), ""]
 
 
+def readings(studies: Sequence[FinishedStudy]) -> list[str]:
+    """Return a table of Benka's Transformer with a softmax in every reading, after READ_EPOCH epochs and at the end."""
+    runs = [run for study in studies for run in study.runs if (run.run.body.kind, run.run.head.name) == TRANSFORMER]
+    runs = sorted(
+        (run for run in runs if len(run.history) >= READ_EPOCH),
+        key=lambda run: run.history[READ_EPOCH - 1]["valid_ppl"],
+    )
+    rows = [["reading", "training", "validation", "epochs", "validation, at the end", "test, at the end"]]
+    for run in runs:
+        early = (run.history[READ_EPOCH - 1][key] for key in ("train_ppl", "valid_ppl"))
+        end = (run.values[key] for key in ("valid_ppl", "test_ppl"))
+        label = "As in config/paper.yaml" if run.run.model == "transformer" else run.label
+        rows.append([label, *(f"{x:.1f}" for x in early), str(len(run.history)), *(f"{x:.1f}" for x in end)])
+    return ["", *table(rows), ""]
+
+
 def agreement(first: FinishedStudy, other: FinishedStudy) -> str:
     """Return a sentence on how many decided conclusions on trained models are decided alike on another machine."""
     verdicts = [
@@ -200,6 +220,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
             page = between(archived.study, results(study, archived, again), page)
         if begin(f"averaging in {archived.study}") in page:
             page = between(f"averaging in {archived.study}", averaging(archived), page)
+    page = between("readings", readings(studies), page)
     return {README: between("heads", advice(heads), between("findings", lines, readme)), PAGE: page, **figures}
 
 
