@@ -21,7 +21,11 @@ DECODER_RANGE = 0.1
 
 
 class Head(nn.Module):
-    """The base class of output heads; ``decoder.weight`` [V, E] can be tied to the word vectors of the body."""
+    """The base class of output heads, which turn contexts into losses and log-probabilities over V words.
+
+    ``decoder.weight`` [V, E] can be tied to the word vectors of the body. A subclass defines ``losses`` and
+    ``log_probs``; docs/heads.md has an example.
+    """
 
     pointwise: Pointwise
     rows_per_token = 1

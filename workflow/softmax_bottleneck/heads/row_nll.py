@@ -160,9 +160,10 @@ def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointw
 
 @dataclass
 class _Gradients:
-    """The gradients of the weighted sum of the losses with respect to all differentiable inputs of the fused loss.
+    """The gradients of the sum of the losses, filled chunk by chunk during a sweep.
 
-    The tensors are filled chunk by chunk.
+    A second sweep weights the losses by the upstream gradient of each token. The gradients are those of the latent
+    vectors E, the log priors log pi of a mixture, W, b and the parameters of g.
     """
 
     latent_NKD: Tensor

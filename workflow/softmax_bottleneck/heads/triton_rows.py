@@ -35,7 +35,7 @@ FLOOR = tl.constexpr(1e-8)  # as heads/relu.py
 
 
 class RowSweep(Sweep):
-    """A pass of the fused loss by GPU kernels, in float32, for a pointwise function that has a `RowFunction`."""
+    """A pass of the fused loss by GPU kernels in float32; `function` describes the pointwise function to them."""
 
     row_multiple = 8
 

@@ -119,7 +119,10 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
 
 
 def _saturation(rows_ND: Floats) -> Saturation | None:
-    """Return the saturation of a matrix without its zero rows; None if fewer than two rows or columns remain."""
+    """Return the normalised entropy of a matrix's singular values and its anisotropy, after removing zero rows.
+
+    The result is None if fewer than two rows or columns remain.
+    """
     if not rows_ND.any(1).all():
         rows_ND = rows_ND[np.einsum("nd,nd->n", rows_ND, rows_ND) > 0]
     if len(rows_ND) < 2 or rows_ND.shape[1] < 2:

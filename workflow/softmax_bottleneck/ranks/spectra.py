@@ -258,9 +258,10 @@ def _drain(held: deque[Floats]) -> Iterator[Floats]:
 
 
 def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spectrum:
-    """Return the spectrum of a matrix in memory, by SVD if it has few entries, else by the Gram matrix of its rows.
+    """Return the spectrum of a matrix M [m, n] in memory, by SVD if it has few entries, else by M M^T.
 
-    `dtype` is the number type of the matrix. It becomes the `dtype` of the spectrum if a Gram matrix is used.
+    `make_gram(m)` returns an empty `Gram` of size m. `dtype` is the number type in which M was computed; the spectrum
+    names it if M M^T is used, because it limits the accuracy.
     """
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:

@@ -152,7 +152,7 @@ class Study:
 
     @cached_property
     def finetuned(self) -> tuple[Run, ...]:
-        """The finetuned runs to compute: those in `shown_finetuned`, each listed once for all models."""
+        """The finetuned runs to compute: `shown_finetuned` without repetitions, as models may share one."""
         return _first_by_path(self.shown_finetuned)
 
     @cached_property

@@ -429,7 +429,7 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state` returned, with tensors on the trainer's device."""
+        """Restore what the method `state` returned; the tensors of the argument must be on the trainer's device."""
         self.place = Place(**state["place"])
         models.load_weights(self.model, state["weights"])
         self.model.head.matmul_backends = MatmulBackends(**state["matmul_backends"])

@@ -197,9 +197,9 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 
 
 def _largest_losses(data: r.CorpusData) -> "pd.Series[float]":
-    """Return {model: largest `lost`} over the fits that are wide enough to be exact.
+    """Return {model: largest KL, as a share of the unigram model's} over the fits that are wide enough to be exact.
 
-    A fit is wide enough if d >= r and the head has the planned width (`width == d`).
+    A fit is wide enough if d >= r and the head has the planned width, i.e. if `width` equals `d` in `fits`.
     """
     largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
     return largest

@@ -414,7 +414,9 @@ def _components(condition: str) -> int:
 
 
 def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
-    """Return the section of one kind of rank, with a row per model and reading and a column per number of components.
+    """Return the section of `rank_demo_table` for one kind of rank.
+
+    It has a row per model and reading, and a column per number K of mixture components.
 
     Args:
         source: the experiment with its records.
