@@ -24,7 +24,7 @@ class Head(nn.Module):
     """The base class of output heads, which turn contexts into losses and log-probabilities over V words.
 
     ``decoder.weight`` [V, E] can be tied to the word vectors of the body. A subclass defines ``losses`` and
-    ``log_probs``; docs/heads.md has an example.
+    ``log_probs``; CONTRIBUTING.md says how to add a head.
     """
 
     pointwise: Pointwise
