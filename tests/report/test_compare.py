@@ -176,7 +176,8 @@ def test_a_synthetic_language_gives_no_recommendation_beside_natural_text(planne
         (0, 1, 1, {}, "fragile"),  # a run that failed says more of its training than of the head
         (0, 0, 0, {"size": 1.04, "time": 1.6, "least_time": 0.9}, "free"),  # a time that may be the softmax's
         (0, 0, 0, {"size": 1.0, "time": 1.6, "least_time": 1.4}, "unproven"),
-        (0, 0, 0, {"size": 1.2, "time": None, "least_time": None}, "unproven"),
+        (0, 0, 0, {"size": 1.2, "time": None, "least_time": None, "memory": 1.0}, "unproven"),
+        (0, 0, 0, {"size": 1.0, "least_time": 0.9, "memory": 1.6}, "unproven"),
     ],
 )
 def test_a_recommendation_follows_from_the_rule(lower, higher, unlearned, sizes, expected) -> None:

@@ -229,7 +229,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
             "text": " on natural text" if len(natural) < len(compared) else "",
             "memory": numbers.number(memory().get(models[-1]), 1),
             "first": {name: numbers.number(value, 0 if name in RANKS else 2) for name, value in sizes.items()},
-            "advice": advice(counts, sizes),
+            "advice": advice(counts, sizes | {"memory": memory().get(models[-1])}),
         }
         rows += [facts | counts] * bool(compared)
     machines = {one.study: {other.hardware for other, _ in columns if other.study == one.study} for one, _ in columns}
@@ -308,12 +308,13 @@ def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
     * `better`: the perplexity is significantly lower on a corpus.
     * `fragile`: a run failed to learn, which says more about the training than about the head.
     * `worse`: the perplexity is significantly higher on a corpus.
-    * `unproven`: the head has more parameters than the softmax, or a significantly longer time per epoch.
+    * `unproven`: the head has more parameters or needs more memory, or its time per epoch is significantly longer.
     * `free`: none of the above.
 
     Args:
         counts: `lower`, `higher` and `unlearned`, as in the rows of `head_table`.
-        sizes: the numbers of `_sizes`; an unknown number counts as equal to the softmax's.
+        sizes: the numbers of `_sizes`, and the result of `memory` as `memory`; an unknown number counts as equal to the
+            softmax's.
     """
     if counts["lower"] and counts["higher"]:
         return "mixed"
@@ -323,7 +324,8 @@ def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
         return "fragile"
     if counts["higher"]:
         return "worse"
-    costs_more = (sizes.get("size") or 1) > 1 + r.SAME_SIZE or (sizes.get("least_time") or 0) > 1
+    costs_more = any((sizes.get(name) or 1) > 1 + r.SAME_SIZE for name in ("size", "memory"))
+    costs_more = costs_more or (sizes.get("least_time") or 0) > 1
     return "unproven" if costs_more else "free"
 
 
