@@ -188,7 +188,7 @@ def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str =
 
     The most frequent words are kept, and all others become `<unk>`. Frequencies are counted in the whole train split,
     so that the dictionary does not depend on `train_tokens`. The shortened train may lack a few of the kept words.
-    Among equally frequent words, the one that appears first is kept. Ids are assigned anew, by first appearance in the
+    Among equally frequent words, the one that appears first stays. Ids are assigned anew, by first appearance in the
     whole train split.
 
     Args:

@@ -334,7 +334,7 @@ def _snakemake(
     """Run Snakemake in its own process group; return its exit code and the signals that this process received.
 
     Signals are passed on to the group; the steps of the workflow then save their state and stop. Steps that still run
-    after the end of Snakemake are told to stop, and get SETTLE_S seconds to save.
+    after the end of Snakemake receive SIGTERM, and have SETTLE_S seconds to save their state.
 
     Args:
         command: command line of Snakemake.

@@ -2,7 +2,7 @@
 
 On a CPU the arrays are kept from one loss to the next, because the first use of newly allocated memory is slow. It
 takes as long as a softmax over the array, and this softmax is the largest part of a small model's training step. On a
-GPU nothing is kept here, because torch's allocator reuses memory by itself.
+GPU this module keeps no arrays, because torch's allocator reuses memory by itself.
 """
 
 from __future__ import annotations

@@ -99,14 +99,12 @@ def evaluate(
     Returns:
         The dict that wordsim.json stores for this benchmark, with these keys:
 
-        * benchmark: name of the benchmark.
-        * n_pairs: number of pairs in the file, repetitions included.
+        * benchmark, n_pairs: name of the benchmark; number of pairs in the file, repetitions included.
         * n_found: number of these pairs whose words are both in the vocabulary. SM Table 13 prints n_pairs - n_found.
         * coverage: n_found / n_pairs.
         * n_skipped: number of found pairs, each counted once, with a word vector that is zero, nan or infinite.
-        * n_scored: number of all other found pairs, each counted once. Rho is computed from them.
-        * rho, low, high: the coefficient, and the bounds of its bootstrap interval; each may be None (see
-          `Correlation`).
+        * n_scored: number of all other found pairs, each counted once, from which rho is computed.
+        * rho, low, high: the coefficient and the bounds of its bootstrap interval, or None (see `Correlation`).
         * level, n_resamples: confidence level of the interval, and number of bootstrap resamples.
         * reason: text that says why rho is None, and how many pairs were found; empty if rho is a number.
 

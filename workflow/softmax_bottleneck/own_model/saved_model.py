@@ -137,7 +137,7 @@ class OpenModel:
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
     """Run a model on a text; write the output layer, hidden states and next tokens to `folder`; return the export.
 
-    An existing folder is deleted first. The text is split into windows. The files are:
+    An existing folder is deleted first. The text is split into windows:
 
         hidden-<number>.npy   hidden states [T, D], one file per window
         targets.npy           the id of the next token at every position of all windows; -1 at the end of a window
@@ -145,10 +145,7 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
 
     If the logits are a constant times W h + b, the written hidden states and bias are multiplied by this constant.
 
-    Args:
-        request: options of the command; `request.model` and `request.text` are paths.
-        folder: folder to write to.
-        say: prints one line of progress.
+    `request` has the options of the command; its `model` and `text` are paths. `say` prints one line of progress.
 
     Raises:
         UserError: the text is missing or too short, the model or a library is missing, the model is not causal or has

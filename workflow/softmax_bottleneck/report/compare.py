@@ -232,17 +232,25 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
             "advice": advice(counts, sizes | {"memory": memory().get(models[-1])}),
         }
         rows += [facts | counts] * bool(compared)
+    measured = ", ".join(f"{one.study} ({_title(one, data)})" for one, data in measured_in)
+    return {"columns": _headings(columns), "rows": rows, "measured_in": measured} if columns else None
+
+
+def _title(study: FinishedStudy, data: r.CorpusData) -> str:
+    return study.corpora.get(data.dataset, data.dataset)
+
+
+def _headings(columns: Sequence[tuple[FinishedStudy, r.CorpusData]]) -> list[dict[str, str]]:
+    """Return the list `columns` of `head_table`."""
     machines = {one.study: {other.hardware for other, _ in columns if other.study == one.study} for one, _ in columns}
-    heads = [
+    return [
         {
             "study": one.study,
             "hardware": one.hardware if len(machines[one.study]) > 1 else "",
-            "corpus": one.corpora.get(data.dataset, data.dataset),
+            "corpus": _title(one, data),
         }
         for one, data in columns
     ]
-    first = ", ".join(f"{one.study} ({one.corpora.get(data.dataset, data.dataset)})" for one, data in measured_in)
-    return {"columns": heads, "rows": rows, "measured_in": first} if columns else None
 
 
 def _model(data: r.CorpusData, models: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
 FAMILIES = {  # of heads, by the names of models
-    "Softmax": "softmax*|transformer|kanai-softmax*|ganea-softmax",
+    "Softmax": "softmax*|transformer|reading*|kanai-softmax*|ganea-softmax",
     "MoC": "moc*",
     "SigSoftmax": "ss*|kanai-ss*|transformer-ss",
     "GSS": "gss*",

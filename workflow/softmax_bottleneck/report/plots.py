@@ -302,7 +302,7 @@ def paper_title(source: Source, dataset: str, same: bool) -> str:
 def short_name(study: Study, model: str) -> str:
     """Return the label of a model; if it is longer than LONGEST_NAME, `…` replaces its middle.
 
-    The end is kept, because the models of a grid differ in it.
+    The end of the label stays, because the models of a grid differ in it.
     """
     text, half = label(study, model), LONGEST_NAME // 2
     return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"
