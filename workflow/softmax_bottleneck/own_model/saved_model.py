@@ -138,18 +138,15 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     """Run a model on a text; write the output layer, hidden states and next tokens to `folder`; return the export.
 
     An existing folder is deleted first. The text is split into windows:
-
         hidden-<number>.npy   hidden states [T, D], one file per window
         targets.npy           the id of the next token at every position of all windows; -1 at the end of a window
         weight.npy, bias.npy  W [V, D] and b [V]; no bias.npy if the layer has no bias
 
     If the logits are a constant times W h + b, the written hidden states and bias are multiplied by this constant.
-
-    `request` has the options of the command; its `model` and `text` are paths. `say` prints one line of progress.
+    `model` and `text` of `request` are paths; `say` prints a line of progress.
 
     Raises:
-        UserError: the text is missing or too short, the model or a library is missing, the model is not causal or has
-            no output matrix, or no supported rule gives its logits.
+        UserError: text, model, a library or the output matrix is missing, or no supported rule gives the logits.
         DataError: the text is not UTF-8, a file of the model is damaged, or the model cannot be loaded or run.
     """
     assert request.model is not None and request.text is not None
