@@ -167,6 +167,19 @@ def test_an_interval_with_both_outcomes_decides_nothing(claim: str, means: dict[
     assert entry.reason.facts["needed"] > 5
 
 
+def test_equal_heads_are_seldom_told_apart() -> None:
+    """All perplexities come from one distribution, so a 95 % interval lies on the wrong side in 2.5 % of draws."""
+    wrong = {"mos-better": REPRODUCED, "plif-better": REPRODUCED, "frozen-plif": NOT_REPRODUCED}
+    heads, rng = ("softmax", "lms-plif", "lms-plif-frozen", "mos"), np.random.default_rng(5)
+    verdicts = []
+    for _ in range(150):
+        rows = [(head, "test_ppl", "", list(11 * np.exp(rng.normal(0, 0.014, 4)))) for head in heads]
+        data = CorpusData(examples.records_of(rows), examples.CORPUS)
+        verdicts += [(claim, judge_claim(data, BY_ID[claim]).verdict) for claim in wrong]
+    assert 0.01 < np.mean([verdict == wrong[claim] for claim, verdict in verdicts]) < 0.04
+    assert np.mean([verdict in DECIDED for _, verdict in verdicts]) < 0.10  # a sure gain below 0.5 % refutes rightly
+
+
 @pytest.mark.fault("G1")
 def test_diverged_and_missing_runs_are_left_out_and_counted() -> None:
     records = examples.records_of(ppl(softmax=57, mos=55))
