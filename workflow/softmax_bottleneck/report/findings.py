@@ -85,31 +85,23 @@ class DotPlot:
 
         The text is `−7.8 % (−11.7 to −3.8)` on a linear axis and `18 (17 to 18)` on a log axis.
         """
-
-        def printed(value: float) -> str:
-            digits = 1 if not self.is_log else numbers.decimals(value, 0) if value < 10 else 0
-            return numbers.number(value, digits, signed=not self.is_log)
-
-        value, low, high = map(printed, (row.value, row.low, row.high))
+        texts = []
+        for end in (row.value, row.low, row.high):
+            digits = 1 if not self.is_log else numbers.decimals(end, 0) if end < 10 else 0
+            texts.append(numbers.number(end, digits, signed=not self.is_log))
+        value, low, high = texts
         unit = "" if self.is_log else "\u00a0%"
         return f"{value}{unit}" if low == high else f"{value}{unit} ({low} to {high})"
 
-    def alt(self) -> str:
-        """Return the alternative text of the figure: the label of the axis and all rows."""
-        return f"{self.axis}: {'; '.join(f'{row.label} {self.text(row)}' for row in self.rows)}."
-
     def svg(self) -> str:
         """Return the figure as SVG."""
-
-        def scaled(value: float) -> float:
-            return math.log10(max(value, SMALLEST)) if self.is_log else value
-
         ends = [self.reference, *(end for row in self.rows for end in (row.value, row.low, row.high))]
         first, last = min(ends), max(ends)
-        pixels = (PAGE - 2 * MARGIN) / ((scaled(last) - scaled(first)) or 1.0)
 
-        def x(value: float) -> float:
-            return round(MARGIN + pixels * (scaled(value) - scaled(first)), 1)
+        def x(value: float) -> float:  # in pixels
+            left, here, right = (math.log10(max(v, SMALLEST)) if self.is_log else v for v in (first, value, last))
+            pixels_per_unit = (PAGE - 2 * MARGIN) / ((right - left) or 1.0)
+            return round(MARGIN + pixels_per_unit * (here - left), 1)
 
         locator = LogLocator() if self.is_log else MaxNLocator(5, steps=[1, 2, 5, 10])
         ticks = [float(tick) for tick in locator.tick_values(first, last) if first <= tick <= last]
@@ -254,7 +246,13 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
     Log-linear heads (LOG_LINEAR) have logits that are linear in a context vector of width d. A run with the same run_id
     and hardware in several studies counts once. Return None if no run of such a head has a rank.
     """
-    every = pd.concat([_marked(study) for study in studies])
+    frames = []
+    for study in studies:
+        frame = study.records.rows
+        keys = zip(frame["dataset"], frame["model"], frame["seed"], strict=True)
+        is_unlearned = [key in study.records.unlearned for key in keys]
+        frames.append(frame.assign(machine=study.hardware, is_unlearned=is_unlearned))
+    every = pd.concat(frames)
     run = ["run_id", "machine", "is_unlearned"]
     every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates([*run, "metric"])
     runs = every.pivot(index=[*run, "model"], columns="metric", values="value")
@@ -277,13 +275,6 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
         studies=[study.name for study in studies if len(study.records.states)],
         facts={"exceeding": number, "runs": n},
     )
-
-
-def _marked(study: FinishedStudy) -> pd.DataFrame:
-    """Return the records of a study with new columns: `machine` (hardware), `is_unlearned` (run failed to learn)."""
-    rows = study.records.rows
-    runs = zip(rows["dataset"], rows["model"], rows["seed"], strict=True)
-    return rows.assign(machine=study.hardware, is_unlearned=[run in study.records.unlearned for run in runs])
 
 
 def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
@@ -355,10 +346,6 @@ class Mixtures:
     moc: Comparison
     mos: Comparison
 
-    def share(self) -> float:
-        """Return MoC's decrease of log test perplexity against the softmax, divided by MoS's (see `_share`)."""
-        return _share(*(-math.log1p((one.number.value or 0.0) / 100) for one in (self.moc, self.mos)))
-
 
 def _share(moc: float, mos: float) -> float:
     """Return the gain `moc` as a share of the gain `mos`, or 0 if `mos` is not positive."""
@@ -413,7 +400,10 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     decided = [one for one in shown if one.moc.is_below(0) or (one.moc.number.low or 0) > 0]
     if not decided:
         return None
-    shares = {one.moc.place: (one.share(), own_shares[one.moc.place]) for one in decided}
+    shares = {}
+    for one in decided:
+        gains = (-math.log1p((side.number.value or 0.0) / 100) for side in (one.moc, one.mos))
+        shares[one.moc.place] = (_share(*gains), own_shares[one.moc.place])
     least, most = min(map(min, shares.values())), max(map(max, shares.values()))
     every = [one for own in found.values() for one in own]
     others = [one for one in comparisons(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in found]
@@ -493,7 +483,8 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         texts = TEXTS["findings"][name]
         state = "holds" if finding.holds else "open" if finding.is_open else "fails"
         figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS])
-        facts: dict[str, Any] = {"svg": figure.svg(), "axis": figure.axis, "alt": figure.alt()}
+        rows = "; ".join(f"{row.label} {figure.text(row)}" for row in figure.rows)
+        facts: dict[str, Any] = {"svg": figure.svg(), "axis": figure.axis, "alt": f"{figure.axis}: {rows}."}
         facts |= {"number": finding.number, "details": list(finding.details)}
         facts["studies"] = list(dict.fromkeys(finding.studies))
         facts |= {"title": texts["title"], "overturn": texts["overturn"].format(**BOUNDS), "claims": texts["claims"]}
