@@ -186,14 +186,12 @@ def machines(found: records.Records) -> str:
     The text is `unknown` if no hardware is recorded. A processor's instruction set is named unless it is AVX-512. Two
     instruction sets count as two machines, because results differ in their last digits.
     """
-
-    def name_of(machine: str) -> str:
-        others = sorted(set(INSTRUCTIONS.findall(machine)) - USUAL)
-        return INSTRUCTIONS.sub("", machine) + f" ({', '.join(others)})" * bool(others)
-
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
-    names = sorted(set(map(str, found.states["hardware"])) - {""}) or processors
-    return " and ".join(dict.fromkeys(map(name_of, names))) or "unknown"
+    names = []
+    for machine in sorted(set(map(str, found.states["hardware"])) - {""}) or processors:
+        others = sorted(set(INSTRUCTIONS.findall(machine)) - USUAL)
+        names.append(INSTRUCTIONS.sub("", machine) + f" ({', '.join(others)})" * bool(others))
+    return " and ".join(dict.fromkeys(names)) or "unknown"
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

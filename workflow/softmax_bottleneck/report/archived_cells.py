@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 
 from softmax_bottleneck.report import archive, views
-from softmax_bottleneck.report.cells import Cell, Row, Section, Table
+from softmax_bottleneck.report.cells import Cell, Table
 from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
 from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
 
@@ -23,16 +23,17 @@ def fill(table: Table, study: Study) -> Table:
 
     The module's docstring has the order of preference among archives. A cell without an archived value stays empty.
     """
-    places = {section.dataset: published_corpus(study, section.dataset) for section in table.sections}
     is_complete = not any(cell.is_empty for _, _, _, cell in table.every_cell)
     best = {} if is_complete else best_cells(table.experiment.id, study.name)
-
-    def filled(section: Section, row: Row) -> Row:
-        keys = ((places[section.dataset], row.key, column) for column in section.columns)
-        both = zip(keys, row.cells, strict=True)
-        return replace(row, cells=tuple(replace(c, archived=best.get(key)) if c.is_empty else c for key, c in both))
-
-    sections = (replace(part, rows=tuple(filled(part, row) for row in part.rows)) for part in table.sections)
+    sections = []
+    for section in table.sections:
+        corpus, rows = published_corpus(study, section.dataset), []
+        for row in section.rows:
+            found = [best.get((corpus, row.key, column)) for column in section.columns]
+            pairs = zip(row.cells, found, strict=True)
+            cells = (replace(cell, archived=value) if cell.is_empty else cell for cell, value in pairs)
+            rows.append(replace(row, cells=tuple(cells)))
+        sections.append(replace(section, rows=tuple(rows)))
     return replace(table, sections=tuple(sections))
 
 

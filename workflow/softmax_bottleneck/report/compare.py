@@ -72,7 +72,9 @@ def overall(entries: Sequence[Entry]) -> str:
 
     1. Verdicts of invalid tests (*confounded* and *cannot be tested here*) are dropped. If no verdict is left, the
        result is *confounded* if a dropped verdict is *confounded*, otherwise *cannot be tested here*.
-    2. Verdicts from small samples are dropped: those with less than half as many `units` as the verdict with the most.
+    2. Verdicts from small samples are dropped: those with less than half as many units as the verdict with the most.
+       A verdict has as many units (runs, models, contexts or others, depending on the claim) as the smallest sample
+       behind its numbers, or 0 if there is no sample.
     3. If both *reproduced* and *not reproduced* are left, the result is *mixed*. If only one of these two is left, that
        verdict is the result, whether or not there are *undecided* ones. Otherwise the result is *undecided*.
 
@@ -80,21 +82,13 @@ def overall(entries: Sequence[Entry]) -> str:
         entries: the claim's entries of claims.json, one per study and corpus.
     """
     sound = [entry for entry in entries if entry["verdict"] in SOUND]
-    most = max(map(units, sound), default=0)
-    decided = {entry["verdict"] for entry in sound if 2 * units(entry) >= most} - {r.UNDECIDED}
+    units = [min((min(number["n"], default=0) for number in entry["numbers"]), default=0) for entry in sound]
+    decided = {entry["verdict"] for entry, n in zip(sound, units, strict=True) if 2 * n >= max(units)} - {r.UNDECIDED}
     if decided:
         return MIXED if len(decided) > 1 else decided.pop()
     if sound:
         return r.UNDECIDED
     return r.CONFOUNDED if any(entry["verdict"] == r.CONFOUNDED for entry in entries) else r.CANNOT
-
-
-def units(entry: Entry) -> int:
-    """Return the size of the smallest sample behind an entry's numbers, or 0 if there is no sample.
-
-    The size is a number of runs, models, contexts or other units, depending on the claim.
-    """
-    return min((min(number["n"], default=0) for number in entry["numbers"]), default=0)
 
 
 def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
@@ -232,12 +226,8 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
             "advice": advice(counts, sizes | {"memory": memory().get(models[-1])}),
         }
         rows += [facts | counts] * bool(compared)
-    measured = ", ".join(f"{one.study} ({_title(one, data)})" for one, data in measured_in)
+    measured = ", ".join(f"{one.study} ({one.corpora.get(data.dataset, data.dataset)})" for one, data in measured_in)
     return {"columns": _headings(columns), "rows": rows, "measured_in": measured} if columns else None
-
-
-def _title(study: FinishedStudy, data: r.CorpusData) -> str:
-    return study.corpora.get(data.dataset, data.dataset)
 
 
 def _headings(columns: Sequence[tuple[FinishedStudy, r.CorpusData]]) -> list[dict[str, str]]:
@@ -247,7 +237,7 @@ def _headings(columns: Sequence[tuple[FinishedStudy, r.CorpusData]]) -> list[dic
         {
             "study": one.study,
             "hardware": one.hardware if len(machines[one.study]) > 1 else "",
-            "corpus": _title(one, data),
+            "corpus": one.corpora.get(data.dataset, data.dataset),
         }
         for one, data in columns
     ]
