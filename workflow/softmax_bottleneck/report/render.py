@@ -48,7 +48,8 @@ def render(study: Study, folder: Path) -> None:
     show_archived = not study.is_of_own_texts and archive.archived_runs()
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]
     experiments = (overview_experiment(study), *study.experiments, *archived)
-    heads = heads_of(study)
+    known = declarations()
+    heads = {run.model: known[run.head.name].label for run in study.runs}
     entries = []  # what the page shows around tables and figures, such as title and caption
     for experiment in experiments:
         path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
@@ -71,13 +72,13 @@ def render(study: Study, folder: Path) -> None:
     judged = claims.to_json(study, found, claims.ledger(found, claims.of_study(study), study))
     artefacts.write_json(folder / "claims.json", judged)
     page = page_of(study, found, entries[1:], judged["claims"])
-    artefacts.write_json(folder / "page.json", page | {"overview": entries[0]})
+    artefacts.write_json(folder / "page.json", page | {"overview": entries[0], "heads": heads})
 
 
 def page_of(
     study: Study, found: records.Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the content of page.json except the key `overview`, which `render` adds.
+    """Return the content of page.json except the keys `overview` and `heads`, which `render` adds.
 
     Args:
         study: the study.
@@ -108,16 +109,9 @@ def page_of(
         "chapters": chapters(entries),
         "run_tables": run_tables(study, found),
         "runs_csv": records.to_csv(found.wide(), digits=10),
-        "heads": heads_of(study),
         "facts": facts_of(study, found),
         "provenance": provenance_of(study, found),
     }
-
-
-def heads_of(study: Study) -> dict[str, str]:
-    """Return {model: label of its head}, in the study's order."""
-    known = declarations()
-    return {run.model: known[run.head.name].label for run in study.runs}
 
 
 def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

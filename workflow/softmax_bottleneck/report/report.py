@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -72,8 +71,18 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     """
     page = artefacts.read_json(folder / "page.json")
     entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
-    for entry in entries:
-        _embed(entry, folder)
+    for entry in entries:  # tables and figures, to which the parts that the page embeds are added
+        file = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
+        entry["data"] = data_address("text/csv", artefacts.read_text(file))
+        if entry["kind"] == "table":
+            body = BODY.search(artefacts.read_text(file.with_suffix(".html")))
+            entry["html"] = Markup(body.group(1).replace(PAGE_LINK, "") if body else "")  # escaped
+        else:
+            svg = artefacts.read_text(file.with_suffix(".svg"))
+            size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+            width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
+            image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
+            entry |= {"image": data_address("image/svg+xml", image), "width": width, "height": height}
     for finding in page["answer"]["findings"] if page["answer"] else ():
         finding["image"] = data_address("image/svg+xml", finding["svg"])
     page["runs_csv"] = data_address("text/csv", page["runs_csv"])
@@ -84,26 +93,3 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     page |= {"reload_s": reload_s, "script_hash": f"sha256-{digest}"}
     artefacts.write_text(path, template.render(**page))
     return path
-
-
-def _embed(entry: dict[str, Any], folder: Path) -> None:
-    """Add to `entry`, in place, the parts of its table or figure that the page embeds.
-
-    The added keys are `data` (the CSV as a data address) and, for a table, `html` (its HTML, escaped). For a figure
-    they are `data`, `image` (the SVG as a data address), and `width` and `height` in pixels.
-
-    Args:
-        entry: a table or figure of page.json, with `kind` and `id`.
-        folder: the study's folder, with the rendered files.
-    """
-    path = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
-    entry["data"] = data_address("text/csv", artefacts.read_text(path))
-    if entry["kind"] == "table":
-        body = BODY.search(artefacts.read_text(path.with_suffix(".html")))
-        entry["html"] = Markup(body.group(1).replace(PAGE_LINK, "") if body else "")  # escaped
-        return
-    svg = artefacts.read_text(path.with_suffix(".svg"))
-    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
-    image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
-    entry |= {"image": data_address("image/svg+xml", image), "width": width, "height": height}
