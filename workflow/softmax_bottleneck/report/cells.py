@@ -211,11 +211,6 @@ class Row:
     cells: tuple[Cell, ...]
 
     @property
-    def same(self) -> bool:
-        """True if the runs of at least one cell have the published setting."""
-        return any(cell.same for cell in self.cells)
-
-    @property
     def has_published(self) -> bool:
         """True if at least one cell has a published number."""
         return any(cell.published for cell in self.cells)

@@ -281,7 +281,7 @@ def count_note(source: Source, have: int | pd.DataFrame) -> str:
     """
     if isinstance(have, pd.DataFrame):
         have = len(have[["dataset", "model", "seed"]].drop_duplicates())
-    runs = [run for dataset in source.datasets for run in source.runs_on(dataset)]
+    runs = [run for dataset in source.datasets for run in source.runs(dataset)]
     return f"{have} of {len(runs)} planned runs are in this figure."
 
 

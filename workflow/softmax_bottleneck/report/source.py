@@ -10,7 +10,7 @@ import re
 from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Annotated, Any
 
 import pandas as pd
@@ -134,6 +134,7 @@ class Source:
         self._runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in study.runs_of(experiment):
             self._runs[run.dataset, run.model].append(run)
+        self._same = {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
         self._published: dict[tuple[str, str, str], list[dict[Any, str]]] = defaultdict(list)
         for row in self.published.to_dict("records"):
             self._published[row["dataset"], row["model"], row["metric"]].append(row)
@@ -199,12 +200,10 @@ class Source:
         return cells.section(dataset, title, rows, columns, cell)
 
     # --- runs and their numbers ---
-    def runs(self, dataset: str, model: str) -> list[Run]:
-        """Return this experiment's runs of a model on a corpus, in the study's order; empty if there are none."""
-        return self._runs.get((dataset, model), [])
-
-    def runs_on(self, dataset: str) -> list[Run]:
-        """Return this experiment's runs of all models on a corpus, in the study's order."""
+    def runs(self, dataset: str, model: str | None = None) -> list[Run]:
+        """Return this experiment's runs of a model, or of all models, on a corpus, in the study's order."""
+        if model is not None:
+            return self._runs.get((dataset, model), [])
         return [run for run in self.study.runs_of(self.experiment) if run.dataset == dataset]
 
     def planned(self, dataset: str, model: str) -> list[int]:
@@ -239,10 +238,6 @@ class Source:
         labels = [self.study.labels[r.model] for r in runs if (r.dataset, r.model, r.seed) in self.records.unlearned]
         names = ", ".join(dict.fromkeys(labels))
         return f"Left out, since no better than unigram counts: {names}." if names else ""
-
-    @cached_property
-    def _same(self) -> dict[tuple[str, str], bool]:
-        return {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
 
     def same(self, dataset: str, *models: str) -> bool:
         """Return True if the corpus is published and each model has runs, all of them with the published settings."""

@@ -329,7 +329,7 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", *scales])]
     for dataset in source.corpora:
-        for trained in source.runs_on(dataset):
+        for trained in source.runs(dataset):
             run = source.study.last_stage(trained, source.experiment.stages)
             thinned = source.records.spectrum(run.path) if run.run_id in known else None
             if thinned is not None and len(thinned[1]) and thinned[1][0] > 0:

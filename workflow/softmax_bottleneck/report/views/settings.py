@@ -171,7 +171,7 @@ def learned_function_figure(source: Source) -> plots.Drawing:
     """
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "logit", "initial", "learned"])]
     for dataset in source.corpora:
-        for run in source.runs_on(dataset):
+        for run in source.runs(dataset):
             if function := source.records.detail(run.path, "function"):
                 curve = pd.DataFrame(function).rename(columns={"trained": "learned"})[["logit", "initial", "learned"]]
                 zero = curve.iloc[int(curve["logit"].abs().argmin())]

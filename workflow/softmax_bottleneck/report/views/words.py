@@ -124,7 +124,7 @@ def wins_figure(source: Source) -> plots.Drawing:
     inches = 0.42 * len(models)  # of a map
     size = (len(sides), max(3.4, inches + 1.5), inches + 1.1)
     rated = set(source.records.rows.loc[source.records.rows["metric"] == SPEARMAN, "run_id"])
-    used = {run.run_id for dataset in source.corpora for run in source.runs_on(dataset)} & rated
+    used = {run.run_id for dataset in source.corpora for run in source.runs(dataset)} & rated
     return plots.by_corpus(source, data, size, draw, plots.count_note(source, len(used)))
 
 
