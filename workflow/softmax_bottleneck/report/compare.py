@@ -209,13 +209,11 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     rows = []
     for models in ((SOFTMAX,), *HEADS) if columns else ():
         cells = [_against_softmax(data, _model(data, models)) for _, data in columns]
-        compared = [(data.dataset, cell["sign"]) for (_, data), cell in zip(columns, cells, strict=True) if cell]
-        natural = [(corpus, sign) for corpus, sign in compared if corpus in counted]
-        lower, higher = (len({corpus for corpus, own in natural if own == sign}) for sign in (-1, 1))
+        compared = [(data.dataset, cell) for (_, data), cell in zip(columns, cells, strict=True) if cell]
+        natural = [(corpus, cell) for corpus, cell in compared if corpus in counted]
+        lower, higher = (len({corpus for corpus, cell in natural if cell["sign"] == sign}) for sign in (-1, 1))
         counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in natural})}
-        counts["unlearned"] = sum(
-            cell.get("unlearned", 0) for (_, data), cell in zip(columns, cells, strict=True) if data.dataset in counted
-        )
+        counts["unlearned"] = sum(cell.get("unlearned", 0) for _, cell in natural)
         sizes = _sizes(measured_in[0][1], _model(measured_in[0][1], models))
         facts = {
             "label": label(study, models[-1]),
