@@ -205,10 +205,9 @@ def test_the_same_command_resumes_after_each_fault(project: Study, undisturbed: 
 HOLDER = """
 import os, subprocess, sys
 from softmax_bottleneck.jobs import locks
-lock = locks.acquire_lock()
+lock, fds = locks.acquire_lock()
 child = "from softmax_bottleneck.jobs import locks; import time; "
 child += "locks.acquire_lock(); print('held', flush=True); time.sleep(120)"
-fds = locks.lock_descriptors()
 print(subprocess.Popen([sys.executable, "-c", child], pass_fds=fds, env=os.environ | lock).pid, flush=True)
 os.kill(os.getpid(), 9)
 """

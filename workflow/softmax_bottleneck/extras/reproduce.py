@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -127,7 +129,7 @@ class InterimReport:
 
 
 # --- progress -------------------------------------------------------------------------------------------------------
-class Display:
+class Display(AbstractContextManager["Display"]):
     """The progress line and the interim report of a running study, active inside a `with` block.
 
     Args:
@@ -145,9 +147,6 @@ class Display:
         self.began: tuple[float, float] | None = None  # time and hours of training left when training was first seen
         self.updated = self.printed = time.monotonic()
         self.reported = set[workflow.Attempt]()
-
-    def __enter__(self) -> "Display":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.report.stop()
@@ -246,7 +245,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         UserError: the results folder is not writable.
         UnfinishedError: the study did not finish, or a result is damaged; the exit code is that of the cause.
     """
-    lock = locks.acquire_lock()
+    lock, descriptors = locks.acquire_lock()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
     ends = log.with_suffix(".jsonl")
     ends.unlink(missing_ok=True)
@@ -260,7 +259,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
         say(f"interim report, from the first finished run on: {(interim.folder / PAGE).resolve()}")
         with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
-            code, stopped_by = _snakemake(command, environment, file, display)
+            code, stopped_by = _snakemake(command, environment, descriptors, file, display)
     problem = _problem(code, stopped_by, ends, log, say)
     wrong = [] if problem else [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
     if wrong:  # a planned run is missing or a file behind the report is damaged, though Snakemake finished
@@ -329,7 +328,7 @@ def snakemake_command(profile: str, study: Path, overrides: Sequence[str], optio
 
 
 def _snakemake(
-    command: Sequence[str], environment: dict[str, str], log: IO[bytes], display: Display
+    command: Sequence[str], environment: dict[str, str], descriptors: list[int], log: IO[bytes], display: Display
 ) -> tuple[int, list[signal.Signals]]:
     """Run Snakemake in its own process group; return its exit code and the signals that this process received.
 
@@ -339,6 +338,7 @@ def _snakemake(
     Args:
         command: command line of Snakemake.
         environment: environment variables of Snakemake and its steps.
+        descriptors: file descriptors that Snakemake inherits, to share the lock (see `locks.acquire_lock`).
         log: file for everything that Snakemake and its steps print.
         display: progress display, which is updated until Snakemake ends.
     """
@@ -348,12 +348,10 @@ def _snakemake(
         received.append(signal.Signals(number))
         _to_group(child.pid, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
-    def die_with_parent() -> None:  # if this process is killed, so is Snakemake; its steps notice it, save and stop
-        if _prctl is not None:
-            _prctl(DEATH_SIGNAL, signal.SIGKILL)
-
+    # If this process is killed, so is Snakemake; its steps notice it, save and stop.
+    die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
     # In its own session, Ctrl-C reaches it once, from here, and not from the terminal as well.
-    child = subprocess.Popen(command, env=environment, pass_fds=locks.lock_descriptors(), stdout=log, stderr=log,
+    child = subprocess.Popen(command, env=environment, pass_fds=descriptors, stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
     with interrupt.signals_to(pass_on):
         while child.poll() is None:

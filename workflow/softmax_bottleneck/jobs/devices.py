@@ -55,18 +55,6 @@ def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.de
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def hardware_name(device: "torch.device") -> str:
-    """Return the model of a GPU (`NVIDIA A100-SXM4-80GB`), or for the CPU its instruction set (`cpu AVX2`).
-
-    Results are stored with this name, because their last bits depend on the hardware.
-    """
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"cpu {torch.backends.cpu.get_cpu_capability()}"
-
-
 # --- GPUs of this machine -------------------------------------------------------------------------------------------
 def visible_gpus() -> tuple[str, ...]:
     """Return the ids, usually UUIDs, of the GPUs that this process may use; empty if there is none.

@@ -39,12 +39,14 @@ log = logging.getLogger(__name__)
 
 
 # --- the lock of a results folder -----------------------------------------------------------------------------------
-def acquire_lock() -> dict[str, str]:
-    """Lock the results folder until this process ends; return environment variables that let a child share the lock.
+def acquire_lock() -> tuple[dict[str, str], list[int]]:
+    """Lock the results folder until this process ends; return what lets a child process share the lock.
 
-    The child must also inherit the file descriptors that `lock_descriptors` returns. No lock is taken if the parent
-    process already shares its own lock, or if the file system does not support locks. The result is always
-    {LOCK_VARIABLE: path of the lock file}.
+    No lock is taken if the parent process already shares its own lock, or if the file system does not support locks.
+
+    Returns:
+        Environment variables for the child, always {LOCK_VARIABLE: path of the lock file}. And the file descriptors
+        that the child must inherit (`pass_fds`): that of the lock file, or none if the parent process shares its lock.
 
     Raises:
         BusyError: another process holds the lock.
@@ -53,7 +55,7 @@ def acquire_lock() -> dict[str, str]:
     path = paths.Store().root.resolve() / LOCK_FILE
     environment = {LOCK_VARIABLE: str(path)}
     if os.environ.get(LOCK_VARIABLE) == str(path):
-        return environment
+        return environment, []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # The file is truncated: never through a link.
@@ -74,12 +76,7 @@ def acquire_lock() -> dict[str, str]:
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
     file.flush()
-    return environment
-
-
-def lock_descriptors() -> list[int]:
-    """Return the file descriptors of the locks that this process holds, for `pass_fds` of a child process."""
-    return [file.fileno() for file in _held]
+    return environment, [descriptor]
 
 
 # --- the lease of a run ---------------------------------------------------------------------------------------------

@@ -24,26 +24,19 @@ def paths(folder: Path, result: str) -> tuple[Path, Path]:
     return folder / OUTCOME_FILE, folder / result
 
 
-def sound_record(folder: Path, result: str) -> Path | None:
-    """Return the path of an intact copy of the record, outcome.json if possible; None if neither copy is intact.
-
-    A copy is intact if it matches the hash file beside it. `folder` is the folder of the run. `result` is the file name
-    of the result, such as `done.json`.
-    """
-    return next((path for path in paths(folder, result) if artefacts.is_sound(path)), None)
-
-
 def restore(folder: Path, result: str) -> None:
     """Rewrite a missing or damaged copy of the record from the intact copy; do nothing if neither is intact.
 
-    The new file gets the modification time of the intact one. Files made from the record therefore do not look outdated
-    to Snakemake. `folder` is the folder of the run. `result` is the file name of the result, such as `done.json`.
+    A copy is intact if it matches the hash file beside it. The new file gets the modification time of the intact one.
+    Files made from the record therefore do not look outdated to Snakemake. `folder` is the folder of the run. `result`
+    is the file name of the result, such as `done.json`.
     """
-    sound = sound_record(folder, result)
-    for path in paths(folder, result):
-        if sound is not None and not artefacts.is_sound(path):
-            artefacts.write_bytes(path, artefacts.read_bytes(sound))
-            os.utime(path, ns=(sound.stat().st_mtime_ns,) * 2)
+    copies = paths(folder, result)
+    sound = [path for path in copies if artefacts.is_sound(path)]
+    for path in copies:
+        if sound and path not in sound:
+            artefacts.write_bytes(path, artefacts.read_bytes(sound[0]))
+            os.utime(path, ns=(sound[0].stat().st_mtime_ns,) * 2)
 
 
 def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:

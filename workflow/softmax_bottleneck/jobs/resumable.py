@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import torch
 
-from softmax_bottleneck.jobs import devices, out_of_memory, outcome_record, processes, workflow
+from softmax_bottleneck.jobs import out_of_memory, outcome_record, processes, workflow
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, signals_to, time_limit
 from softmax_bottleneck.jobs.locks import Lease
 from softmax_bottleneck.store import artefacts, errors, progress, provenance
@@ -306,9 +306,10 @@ def _finished(job: Job) -> dict[str, Any] | None:
         UserError: the folder holds another job's record.
         DataError: both copies of the record are damaged, and there is no resume state; or `job.is_whole` raised it.
     """
-    sound = outcome_record.sound_record(job.folder, job.result)
+    copies = outcome_record.paths(job.folder, job.result)
+    sound = next((path for path in copies if artefacts.is_sound(path)), None)
     if sound is None:
-        damaged = [path for path in outcome_record.paths(job.folder, job.result) if path.exists()]
+        damaged = [path for path in copies if path.exists()]
         if damaged and not any((job.folder / name).exists() for name in STATE_FILES):
             raise errors.DataError(f"{damaged[0]}: the record of a finished run is damaged; restore it from a backup, "
                             "or do the run again with --restart")  # fmt: skip
@@ -337,8 +338,9 @@ class Session:
         steps: number of steps done in this and earlier sessions.
         before_s: wall time of all earlier sessions in seconds. Of each session, only the time until its last save
             counts.
-        history: one dict per session, in order. Its keys are `from_step` (the session's first step), `device`,
-            `threads` (their number) and, only in a batch job, `job` (the job's number).
+        history: one dict per session, in order. Its keys are `from_step` (the session's first step), `device` (model of
+            the GPU, or `cpu` and its instruction set, as in `cpu AVX2`), `threads` (their number) and, only in a batch
+            job, `job` (the job's number).
     """
 
     job: Job
@@ -356,12 +358,13 @@ class Session:
         if state is not None:
             self.work.load(_on_device(state["work"], self.job.device))
             self.history, self.before_s, self.steps = list(state["history"]), state["wall_s"], state["steps"]
-        hardware = {
-            "device": devices.hardware_name(self.job.device),
-            "threads": torch.get_num_threads(),
-            **processes.batch_job(),
-        }
-        self.history.append({"from_step": self.steps, **hardware})
+        device = self.job.device
+        if device.type == "cuda":
+            hardware = torch.cuda.get_device_name(device)
+        else:  # the instruction set, which decides the last bits of a result
+            hardware = f"cpu {torch.backends.cpu.get_cpu_capability()}"
+        session = {"from_step": self.steps, "device": hardware, "threads": torch.get_num_threads()}
+        self.history.append(session | processes.batch_job())
         self.started = self.saved = self.ticked = self.reported = time.monotonic()
 
     def wall_s(self) -> float:
