@@ -17,7 +17,7 @@ from pathlib import Path
 from softmax_bottleneck.corpora.corpus import SPLITS, UNK
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.store import errors, progress
-from softmax_bottleneck.study import Study, load_study, schema
+from softmax_bottleneck.study import load_study, schema
 from softmax_bottleneck.training import check
 
 WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
@@ -41,26 +41,19 @@ files:
 def new_study(options: argparse.Namespace, say: progress.Say) -> None:
     """Write a study and its corpus to the folder `config`, and print the plan of the study.
 
-    `options.texts` is the folder with the texts, and `options.name` is the name of the study (see `write_study`).
-    """
-    study = write_study(options.texts, Path("config"), options.name)
-    say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
-    print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")
-
-
-def write_study(texts: Path, into: Path, name: str | None) -> Study:
-    """Write `<name>.yaml`, `datasets/<name>.yaml` and the corpus's texts to the folder `into`; return the study.
+    The files are `<name>.yaml`, `datasets/<name>.yaml` and the texts of the corpus in `datasets/<name>`.
 
     Args:
-        texts: folder with plain texts, *.txt.
-        into: folder of the study file.
-        name: name of the study and its corpus; None for the name of the folder `texts`.
+        options: the parsed command line. The attributes read are `texts`, a folder with plain texts (*.txt), and
+            `name`, the name of the study and its corpus (None: the name of the folder `texts`).
+        say: prints one line.
 
     Raises:
         UserError: there are no texts, a text is not UTF-8 or too short, the name is invalid or already used, or the
             study needs more memory or disk space than this machine has. Then nothing is written.
     """
-    name = name or re.sub(r"[^A-Za-z0-9._]+", "-", texts.resolve().name).strip("-._").lower()
+    texts, into = options.texts, Path("config")
+    name = options.name or re.sub(r"[^A-Za-z0-9._]+", "-", texts.resolve().name).strip("-._").lower()
     if not re.fullmatch(schema.NAME, name):
         raise errors.UserError(f"NAME={name}: expected letters, digits, dots, dashes and underscores")
     for path in (into / f"{name}.yaml", into / "datasets" / f"{name}.yaml", into / "datasets" / name):
@@ -69,11 +62,11 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
     splits = _splits(texts)
     title, tokens = name.replace("-", " "), sum(len(line) + 1 for line in splits["train"])
     batch_size = max(1, min(LARGEST_BATCH, tokens // (BPTT * UPDATES)))
-    study = STUDY.read_text(encoding="utf-8").format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
+    yaml = STUDY.read_text(encoding="utf-8").format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
     files = {
         f"datasets/{name}/{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS
     }
-    files |= {f"datasets/{name}.yaml": DATASET.format(name=name, title=title, folder=texts.name), f"{name}.yaml": study}
+    files |= {f"datasets/{name}.yaml": DATASET.format(name=name, title=title, folder=texts.name), f"{name}.yaml": yaml}
     with tempfile.TemporaryDirectory() as scratch:  # the study is checked before anything is written to `into`
         _write(Path(scratch), files)
         try:
@@ -83,7 +76,9 @@ def write_study(texts: Path, into: Path, name: str | None) -> Study:
             message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
             raise errors.UserError(f"FROM={texts}: {message}; nothing was written") from None
     _write(into, files)
-    return load_study(into / f"{name}.yaml")
+    study = load_study(into / f"{name}.yaml")
+    say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
+    print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")
 
 
 def _write(folder: Path, files: Mapping[str, str]) -> None:
