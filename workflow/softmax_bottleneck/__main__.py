@@ -16,7 +16,6 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.workflow import note
 from softmax_bottleneck.store import artefacts, errors
-from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study
 
 COLLECT_AFTER = 5000  # objects; at the usual 700, the garbage collector makes importing torch a tenth slower
@@ -31,14 +30,23 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     A problem that the user can solve, or that may be gone at the next attempt, is printed as one line on stderr. Any
-    other error is raised. EPILOG lists the exit codes.
+    other error is raised. EPILOG lists the exit codes. Messages go to stderr and, with `--log`, to a file as well.
 
     Args:
         arguments: the words after the name of the program (None: `sys.argv[1:]`).
     """
     args = parser().parse_args(arguments)
     args.arguments = sys.argv[1:] if arguments is None else arguments
-    say = _line_printer(args.log)
+
+    def say(line: str) -> None:
+        line = line.encode("utf-8", "backslashreplace").decode("utf-8")  # a file name may contain any bytes
+        print(line, file=sys.stderr, flush=True)
+        if args.log is not None:
+            with suppress(OSError):  # the results raise their own error if the disk fails
+                args.log.parent.mkdir(parents=True, exist_ok=True)
+                with args.log.open("a", encoding="utf-8") as file:
+                    file.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
+
     subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit") if key in args), "")
     note(args.step, subject)
     message, code = "", 0
@@ -82,21 +90,6 @@ def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None
     if isinstance(error, MemoryError | RuntimeError):
         known = as_out_of_memory_error(error, step)
     return (str(known), known.exit_code) if known else None
-
-
-def _line_printer(log: Path | None) -> Say:
-    """Return a function that prints a line to stderr and appends it to the file `log`, if possible (None: no file)."""
-
-    def say(line: str) -> None:
-        line = line.encode("utf-8", "backslashreplace").decode("utf-8")  # a file name may contain any bytes
-        print(line, file=sys.stderr, flush=True)
-        if log is not None:
-            with suppress(OSError):  # the results raise their own error if the disk fails
-                log.parent.mkdir(parents=True, exist_ok=True)
-                with log.open("a", encoding="utf-8") as file:
-                    file.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
-
-    return say
 
 
 def _study(args: argparse.Namespace) -> Study:
