@@ -80,7 +80,8 @@ def probe(opened: OpenModel, seed: int = 1) -> dict[str, str]:
 # --- prompts --------------------------------------------------------------------------------------------------------
 def single_tokens(opened: OpenModel, words: Sequence[str]) -> list[int]:
     """Return the tokens of four words after another word; none unless each word is one token, and all differ."""
-    start, ids = opened.token_ids(CARRIER), [opened.token_ids(f"{CARRIER} {word}") for word in words]
+    encode = opened.tokenizer.encode
+    start, ids = encode(CARRIER).ids, [encode(f"{CARRIER} {word}").ids for word in words]
     if any(tokens[:-1] != start or tokens[-1] >= opened.words for tokens in ids):
         return []
     last = [tokens[-1] for tokens in ids]
@@ -90,7 +91,7 @@ def single_tokens(opened: OpenModel, words: Sequence[str]) -> list[int]:
 
 def log_probs(opened: OpenModel, prompts: Sequence[str], tokens_N4: Tokens) -> Floats:
     """Return ln P [N, 4] of four words after each prompt, by the model's logits over the words of its tokenizer."""
-    ids, log_p_N4 = [opened.token_ids(prompt) for prompt in prompts], np.empty(tokens_N4.shape)
+    ids, log_p_N4 = [opened.tokenizer.encode(prompt).ids for prompt in prompts], np.empty(tokens_N4.shape)
     longest = max(map(len, ids))
     if longest > opened.window:
         raise UserError(f"{opened.path}: reads {opened.window} tokens at most, the longest prompt has {longest}")

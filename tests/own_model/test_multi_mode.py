@@ -77,7 +77,7 @@ def test_the_results_are_those_of_loops_in_float64(parallelograms: bool) -> None
         for row, (x, y), template in itertools.product(ROWS, orders, multi_mode.TEMPLATES):
             words = [row[key] for key in (x, y, *sorted(set("abcd") - {x, y}))]
             with torch.no_grad():
-                ids = torch.tensor([one.token_ids(template.format(*words))])
+                ids = torch.tensor([one.tokenizer.encode(template.format(*words)).ids])
                 p = model(ids, use_cache=False).logits[0, -1, : one.words].softmax(0)
             p_x, p_y, p_u, p_v = (float(p[one.tokenizer.numbers[word]]) for word in words)
             losses.append(-(math.log(p_x) + math.log(p_y)) / 2)

@@ -13,7 +13,7 @@ import json
 import math
 import os.path
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -199,36 +199,34 @@ def find(patterns: Sequence[str], key: str) -> list[Shard]:
         DataError: a file is damaged, an array is empty or holds no floating-point numbers, or the arrays have unequal
             numbers of columns.
     """
-    shards = []
-    for path, name in (file for pattern in patterns for file in _files(pattern, key)):
-        if path.suffix not in FORMATS:
-            raise UserError(f"{key}: {path}: expected a file that ends in {', '.join(FORMATS)}")
-        fault = f"{key}: {path}: not a sound {path.suffix} file without pickled objects"
-        with damage_refused(fault, "export it again"):
-            shard = FORMATS[path.suffix](path, name)
-        if not shard.shape or 0 in shard.shape:
-            raise DataError(f"{key}: {shard.label} has shape {shard.shape}. Expected numbers in it")
-        shards.append(shard)
-        if shard.columns != shards[0].columns:
-            raise DataError(
-                f"{key}: {shards[0].label} has shape {shards[0].shape} and {shard.label} {shard.shape}."
-                " Expected the same last axis in all shards"
-            )
-    return shards
 
-
-def _files(pattern: str, key: str) -> Iterator[tuple[Path, str]]:
     def natural(text: str) -> list[tuple[int, str]]:  # shard-10 after shard-9
         return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
-    place, _, name = pattern.partition("::")
-    paths = [place] if os.path.isfile(place) else sorted(glob.glob(place), key=natural)  # noqa: PTH113, PTH207  # no error for odd names; absolute patterns
-    if not paths:
-        raise UserError(f"{key}: {place}: no such file")
-    for path in paths:
-        if not os.path.isfile(path):  # noqa: PTH113
-            raise UserError(f"{key}: {path}: expected a file, not a folder or a device")
-        yield Path(path), name
+    shards: list[Shard] = []
+    for pattern in patterns:
+        place, _, name = pattern.partition("::")
+        files = [place] if os.path.isfile(place) else sorted(glob.glob(place), key=natural)  # noqa: PTH113, PTH207  # no error for odd names; absolute patterns
+        if not files:
+            raise UserError(f"{key}: {place}: no such file")
+        for file in files:
+            path = Path(file)
+            if not os.path.isfile(file):  # noqa: PTH113
+                raise UserError(f"{key}: {file}: expected a file, not a folder or a device")
+            if path.suffix not in FORMATS:
+                raise UserError(f"{key}: {path}: expected a file that ends in {', '.join(FORMATS)}")
+            fault = f"{key}: {path}: not a sound {path.suffix} file without pickled objects"
+            with damage_refused(fault, "export it again"):
+                shard = FORMATS[path.suffix](path, name)
+            if not shard.shape or 0 in shard.shape:
+                raise DataError(f"{key}: {shard.label} has shape {shard.shape}. Expected numbers in it")
+            shards.append(shard)
+            if shard.columns != shards[0].columns:
+                raise DataError(
+                    f"{key}: {shards[0].label} has shape {shards[0].shape} and {shard.label} {shard.shape}."
+                    " Expected the same last axis in all shards"
+                )
+    return shards
 
 
 def _chosen(path: Path, name: str, names: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,11 +62,6 @@ class Bound:
     cliff: tuple[int, float]
 
 
-def _base_bytes(files: list[Shard]) -> int:
-    """Return the estimated memory in bytes of Python with its libraries, plus that of the largest array in `files`."""
-    return BASE_BYTES + inputs.dtype_of(files).itemsize * max(shard.rows * shard.columns for shard in files)
-
-
 # --- hidden states and an output layer ------------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class LoadedLayer:
@@ -86,10 +81,6 @@ class LoadedLayer:
     weight_VD: Floats
     bias_V: Floats
     pointwise: Pointwise | None
-
-    def of_rows(self, rows: Indices) -> Self:
-        """Return the same layer with only the contexts `rows` (indices)."""
-        return replace(self, hidden_ND=self.hidden_ND[rows])
 
     @np.errstate(over="ignore", invalid="ignore")
     def _scores(self, rows: slice, words: slice | Indices) -> Floats:
@@ -179,12 +170,12 @@ class Layer:
     def bytes_needed(self) -> int:
         """Return the estimated peak memory in bytes: H, W, work arrays and, except for a softmax, a Gram matrix."""
         files = [*self._hidden, *self._weight, *self._bias]
-        dtype, entries = inputs.dtype_of(files), (self.m + self.n) * self.width
+        itemsize, largest = inputs.dtype_of(files).itemsize, max(shard.rows * shard.columns for shard in files)
         if self.pointwise is None:
             work = 8 * TRIANGLES * (self.width + 2) ** 2
-        else:
-            work = TORCH_BYTES + dtype.itemsize * self.n * self.width + _gram_bytes(self.m, self.n, dtype)
-        return _base_bytes(files) + dtype.itemsize * entries + work
+        else:  # the Gram matrix is float64, and as many numbers of ln P are held before it is formed
+            work = TORCH_BYTES + itemsize * self.n * self.width + (8 + itemsize) * min(self.m, self.n) ** 2
+        return BASE_BYTES + itemsize * (largest + (self.m + self.n) * self.width) + work
 
     @cached_property
     def loaded(self) -> LoadedLayer:
@@ -221,7 +212,8 @@ class Layer:
         limit = self.width + 2
         if self.pointwise is not None or limit >= min(len(rows), len(words)):
             return None
-        block = self.loaded.of_rows(rows).block(words=words)
+        layer = replace(self.loaded, hidden_ND=self.loaded.hidden_ND[rows])
+        block = layer.block(words=words)
         whole, centred = (spectra.singular_values(block, centring) for centring in ("none", "both"))
         rank, where = rank_report(whole).press.rank, f"{len(rows)} x {len(words)} log-probabilities written out, by SVD"
         return Bound(limit, where, rank, rank <= limit, spectral_cliff(centred))
@@ -279,16 +271,13 @@ class OutputMatrix:
         If the matrix has fewer rows than columns, all rows are held, because blocks of columns are needed. Otherwise
         one shard at a time is held.
         """
-        dtype = inputs.dtype_of(self.files)
-        held = self.m if self.m < self.n else max(shard.rows for shard in self.files)
-        return _base_bytes(self.files) + dtype.itemsize * held * self.n + _gram_bytes(self.m, self.n, dtype)
+        itemsize, largest = inputs.dtype_of(self.files).itemsize, max(shard.rows for shard in self.files)
+        held = self.m if self.m < self.n else largest
+        return BASE_BYTES + itemsize * (largest + held) * self.n + (8 + itemsize) * min(self.m, self.n) ** 2
 
     def spectrum(self, say: Say) -> Spectrum:
         """Return the singular values of the matrix, from its smaller Gram matrix; `say` prints one line of progress."""
         return _gram_spectrum(self.blocks, (self.m, self.n), say)
-
-    def bound(self) -> None:
-        """Return None: without a layer there is no bound to check (compare `Layer.bound`)."""
 
     def blocks(self, transposed: bool) -> Iterator[Floats]:
         """Yield the rows of each shard [R, n] or, if `transposed`, blocks of columns, each transposed to [C, m].
@@ -311,22 +300,10 @@ class OutputMatrix:
 
 
 class StoredLogProbs(OutputMatrix):
-    """A matrix of log-probabilities [contexts, words] in files, of any head; m is contexts, n is words.
-
-    The constructor raises a DataError if the numbers are in half precision.
-    """
+    """A matrix of log-probabilities [contexts, words] in files, of any head; m is contexts, n is words."""
 
     head = ("log_probs", {})
     title, sides = Layer.title, Layer.sides
-
-    def __init__(self, files: list[Shard]) -> None:
-        super().__init__(files)
-        for shard in files:
-            if shard.dtype in ("float16", "bfloat16"):
-                raise DataError(
-                    f"log_probs: {shard.label}: numbers are {shard.dtype}, whose rounding would be counted as rank."
-                    " Export float32, or hidden states and weights (in any precision)"
-                )
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
         for rows in slices(len(rows_RV), self.n):
@@ -353,10 +330,18 @@ def open_log_probs(request: inputs.Request) -> LogProbs:
 
     Raises:
         UserError: a file cannot be found or used (see `inputs.find`), or the head has weights of its own.
-        DataError: a file is damaged (see `inputs.find`), or shapes do not fit together.
+        DataError: a file is damaged (see `inputs.find`), shapes do not fit together, or log-probabilities are in half
+            precision.
     """
     if request.log_probs:
-        return StoredLogProbs(inputs.find(request.log_probs, "log_probs"))
+        files = inputs.find(request.log_probs, "log_probs")
+        for shard in files:
+            if shard.dtype in ("float16", "bfloat16"):
+                raise DataError(
+                    f"log_probs: {shard.label}: numbers are {shard.dtype}, whose rounding would be counted as rank."
+                    " Export float32, or hidden states and weights (in any precision)"
+                )
+        return StoredLogProbs(files)
     weight = inputs.find(request.weight, "weight")
     if request.weights_only:
         return OutputMatrix(weight)
@@ -369,11 +354,6 @@ def slices(length: int, width: int) -> Iterator[slice]:
     """Yield consecutive slices that cover `length` rows of `width` float64 numbers, at most BLOCK_BYTES per slice."""
     step = max(1, BLOCK_BYTES // (8 * width))
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
-
-
-def _gram_bytes(rows: int, columns: int, dtype: np.dtype[Any]) -> int:
-    """Return the estimated bytes of the smaller Gram matrix, and of the rows that are held before it is formed."""
-    return (8 + dtype.itemsize) * min(rows, columns) ** 2
 
 
 def _gram_spectrum(blocks: Callable[[bool], Iterator[Floats]], shape: tuple[int, int], say: Say) -> Spectrum:

@@ -7,8 +7,7 @@ Suffixes: N contexts, V words, D width, R rows of a block.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,21 +62,6 @@ class Measures:
     words: ranks.WordsThatWin | None = None
     gradient: ranks.GradientShare | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a dict for JSON; `spectra` is left out.
-
-        The keys are `centred`, `saturation` (a dict with the keys `weight` and `hidden`), `words_that_win` (a dict of
-        the attributes of `words`) and `gradient_share` (a dict of the attributes of `gradient`). A measure that could
-        not be computed is None, except that `centred` is {}.
-        """
-        saturation = {"weight": self.weight, "hidden": self.hidden}
-        return {
-            "centred": {name: report.to_json() for name, report in self.centred.items()},
-            "saturation": {name: value and asdict(value) for name, value in saturation.items()},
-            "words_that_win": self.words and asdict(self.words),
-            "gradient_share": self.gradient and asdict(self.gradient),
-        }
-
 
 @np.errstate(over="ignore", invalid="ignore")
 def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
@@ -98,24 +82,25 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
     if isinstance(matrix, log_probs.StoredLogProbs):
         return Measures()
     if isinstance(matrix, log_probs.OutputMatrix):
-        weight_VD = inputs.load(matrix.files)
-        return Measures(weight=_saturation(weight_VD), words=_words(weight_VD, None, request, say))
-    layer = matrix.loaded
-    hidden_ND, weight_VD, bias_V = layer.hidden_ND, layer.weight_VD, layer.bias_V
-    spectra: dict[str, ranks.Spectrum] = {}
-    if matrix.pointwise is None:
+        weight_VD, bias_V, measures = inputs.load(matrix.files), None, Measures()
+    else:
+        layer, targets = matrix.loaded, request.targets
+        hidden_ND, weight_VD, bias_V = layer.hidden_ND, layer.weight_VD, layer.bias_V
+        spectra: dict[str, ranks.Spectrum] = {}
         zero_N = np.zeros(len(hidden_ND))  # instead of log Z, which centring removes
-        for centring in CENTRINGS:
+        for centring in CENTRINGS if matrix.pointwise is None else ():
             spectra[centring] = ranks.factored_singular_values(hidden_ND, weight_VD, bias_V, zero_N, centring)
-    target_N = _targets(request.targets, len(hidden_ND), len(weight_VD)) if request.targets else None
-    return Measures(
-        {name: ranks.rank_report(spectrum) for name, spectrum in spectra.items()},
-        spectra,
-        _saturation(weight_VD),
-        _saturation(hidden_ND),
-        _words(weight_VD, bias_V, request, say),
-        None if target_N is None else ranks.gradient_share(_gradients(layer, target_N), weight_VD),
-    )
+        measures = Measures(
+            centred={name: ranks.rank_report(spectrum) for name, spectrum in spectra.items()},
+            spectra=spectra,
+            hidden=_saturation(hidden_ND),
+            gradient=ranks.gradient_share(_gradients(layer, targets), weight_VD) if targets else None,
+        )
+    words = None
+    if request.seconds:
+        say(f"searching unargmaxable words, for {request.seconds:g} s at most")
+        words = ranks.words_that_win(weight_VD, bias_V, seconds=request.seconds)
+    return replace(measures, weight=_saturation(weight_VD), words=words)
 
 
 def _saturation(rows_ND: Floats) -> Saturation | None:
@@ -134,22 +119,21 @@ def _saturation(rows_ND: Floats) -> Saturation | None:
     return Saturation(ranks.singular_value_entropy(sigma) / float(np.log(len(sigma))), ranks.anisotropy(rows_ND))
 
 
-def _words(weight_VD: Floats, bias_V: Floats | None, request: Request, say: Say) -> ranks.WordsThatWin | None:
-    if not request.seconds:
-        return None
-    say(f"searching unargmaxable words, for {request.seconds:g} s at most")
-    return ranks.words_that_win(weight_VD, bias_V, seconds=request.seconds)
+def _gradients(layer: log_probs.LoadedLayer, path: str) -> Iterator[Floats]:
+    """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b, in blocks of contexts.
 
+    Each gradient is (p - e_target) g'(logits). Here p holds the probabilities, e_target is the one-hot target, and g is
+    the head's pointwise function (the identity for a softmax). At most GRADIENT_CONTEXTS contexts are used, evenly
+    spaced among those with a target.
 
-# --- gradients ------------------------------------------------------------------------------------------------------
-def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
-    """Return the index [N] of the word that follows each context; -1 marks a context without a next word.
-
-    `path` is a .npy file of these indices; `contexts` is N, and `words` is the size of the vocabulary.
+    Args:
+        layer: hidden states and output layer.
+        path: .npy file with the index [N] of the word that follows each context, the target; -1 for no next word.
 
     Raises:
         DataError: the file is damaged, or does not hold one valid index per context.
     """
+    contexts, words = len(layer.hidden_ND), len(layer.bias_V)
     try:
         target_N: NDArray[np.int64] = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -159,20 +143,10 @@ def _targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
             f"targets: {path}: {target_N.dtype} of shape {target_N.shape}. Expected whole numbers from -1 to"
             f" {words - 1}, one for each of the {contexts} contexts"
         )
-    return target_N
-
-
-def _gradients(layer: log_probs.LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
-    """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b, in blocks of contexts.
-
-    Each gradient is (p - e_target) g'(logits). Here p holds the probabilities, e_target is the one-hot target, and g is
-    the head's pointwise function (the identity for a softmax). At most GRADIENT_CONTEXTS contexts are used, evenly
-    spaced among those with a target.
-    """
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]
-    layer = layer.of_rows(some)
-    for rows in log_probs.slices(len(some), len(layer.bias_V)):
+    layer = replace(layer, hidden_ND=layer.hidden_ND[some])
+    for rows in log_probs.slices(len(some), words):
         gradient_RV, target_R = np.exp(layer.block(rows)), target_N[some[rows]]
         gradient_RV[np.arange(len(target_R)), target_R] -= 1.0
         yield gradient_RV * layer.slopes(rows) if layer.pointwise else gradient_RV

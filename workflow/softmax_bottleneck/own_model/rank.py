@@ -112,7 +112,8 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     say(text)
     spectrum = matrix.spectrum(say)
     ranks = rank_report(spectrum)
-    bound, measured = matrix.bound(), measures.measure(export.request, matrix, say)
+    bound = matrix.bound() if isinstance(matrix, log_probs.Layer) else None
+    measured = measures.measure(export.request, matrix, say)
     notes = [*export.notes, *([ranks.note] if ranks.note else [])]
     if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
         notes.append("full rank: more contexts (or words) might show a higher one")
@@ -164,9 +165,13 @@ def to_json(result: Result) -> dict[str, Any]:
 
     The keys are status ("ok"), head (a dict with name and options), contexts (number of rows), words (number of
     columns), width, metrics (the ranks, as in `RankReport.metrics`), bound, notes, memory_estimate_bytes and wall_s.
-    The dict also has the remaining keys of `RankReport.to_json`, and all keys of `Measures.to_json`.
+    The dict also has the remaining keys of `RankReport.to_json`, and the measures: centred, saturation (a dict with the
+    keys weight and hidden), words_that_win and gradient_share. A measure that was not computed is None, except that
+    centred is {}.
     """
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
+    measured = result.measures
+    saturation = {"weight": measured.weight, "hidden": measured.hidden}
     return {
         "status": "ok",
         "head": {"name": matrix.head[0], "options": dict(matrix.head[1])},
@@ -175,7 +180,10 @@ def to_json(result: Result) -> dict[str, Any]:
         "width": matrix.width,
         "metrics": metrics,
         **{key: value for key, value in result.ranks.to_json().items() if key not in metrics},
-        **result.measures.to_json(),
+        "centred": {name: report.to_json() for name, report in measured.centred.items()},
+        "saturation": {name: value and asdict(value) for name, value in saturation.items()},
+        "words_that_win": measured.words and asdict(measured.words),
+        "gradient_share": measured.gradient and asdict(measured.gradient),
         "bound": asdict(bound) if bound else None,
         "notes": result.notes,
         "memory_estimate_bytes": result.bytes_needed,

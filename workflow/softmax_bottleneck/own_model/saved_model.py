@@ -29,7 +29,7 @@ from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
 
 WINDOW = 512  # tokens that are read at once, without the text before them
-CAUSAL_TOKENS = 32  # tokens of the text on which `_require_causal` tries a model
+CAUSAL_TOKENS = 32  # tokens of the text on which `open_model` checks that a model is causal
 TOLERANCE = 1e-4  # largest accepted difference from the model's own logits, relative to the largest logit
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # keys of Gemma 2, RecurrentGemma, xLSTM
 PADDING = "{} rows of the output matrix are padding, of no token, and left out"
@@ -113,11 +113,6 @@ class OpenModel:
     window: int
     cap: float | None = None
 
-    def token_ids(self, text: str) -> list[int]:
-        """Return the token ids of a text."""
-        ids: list[int] = self.tokenizer.encode(text).ids
-        return ids
-
     def run(self, ids_BT: Sequence[Sequence[int]]) -> tuple[Floats, Floats]:
         """Return the input of the output matrix [B, T, D] and the model's logits [B, T, V] for B rows of T tokens.
 
@@ -155,7 +150,7 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     with damage_refused(f"{request.text}: not UTF-8", "give a text file in UTF-8"):
         text = Path(request.text).read_text(encoding="utf-8")
     opened = open_model(Path(request.model), text)
-    ids = opened.token_ids(text)
+    ids: list[int] = opened.tokenizer.encode(text).ids
     windows = [ids[start : start + opened.window] for start in range(0, len(ids), opened.window)]
     windows = [window for window in windows if len(window) > 1]
     if not windows:
@@ -235,25 +230,16 @@ def open_model(path: Path, text: str) -> OpenModel:
     cap = next(filter(None, (getattr(of_text, name, None) for name in CAPS)), None)
     window = min(WINDOW, longest) if longest > 0 else WINDOW
     opened = OpenModel(path, torch, model, tokenizer, layer, words, window, cap)
-    _require_causal(opened, text)
-    return opened
-
-
-def _require_causal(opened: OpenModel, text: str) -> None:
-    """Check that the model is causal: a change of the later tokens of a text must not change the logits before them.
-
-    Raises:
-        UserError: the logits change, so the model is not causal.
-    """
-    ids = opened.token_ids(text)[: min(opened.window, CAUSAL_TOKENS)]
+    # In a causal model, a change of the later tokens of a text does not change the logits before them.
+    ids = tokenizer.encode(text).ids[: min(window, CAUSAL_TOKENS)]
     half = len(ids) // 2
-    if half == 0:
-        return  # too short a text is rejected later
-    vectors = min(opened.words, len(opened.model.get_input_embeddings().weight))
-    other_ids = ids[:half] + [(token + 1) % vectors for token in ids[half:]]
-    logits_TV, other_TV = (opened.run([tokens])[1][0, :half] for tokens in (ids, other_ids))
-    if np.abs(logits_TV - other_TV).max() > TOLERANCE * max(float(np.abs(logits_TV).max()), 1.0):
-        raise UserError(f"{opened.path}: {type(opened.model).__name__} {NOT_CAUSAL}")
+    if half > 0:  # too short a text is rejected later
+        vectors = min(words, len(model.get_input_embeddings().weight))
+        other_ids = ids[:half] + [(token + 1) % vectors for token in ids[half:]]
+        logits_TV, other_TV = (opened.run([tokens])[1][0, :half] for tokens in (ids, other_ids))
+        if np.abs(logits_TV - other_TV).max() > TOLERANCE * max(float(np.abs(logits_TV).max()), 1.0):
+            raise UserError(f"{path}: {type(model).__name__} {NOT_CAUSAL}")
+    return opened
 
 
 def _require_loadable(path: Path) -> None:
