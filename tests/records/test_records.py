@@ -46,10 +46,8 @@ def test_every_number_of_a_run_becomes_one_row(study) -> None:
 
 def test_nothing_is_read_before_the_first_run(study) -> None:
     found = collect.collect(study)
-    assert found.rows.empty and found.counts() == {
-        "planned": len(study.needed), "ok": 0, "diverged": 0, "failed": 0, "missing": len(study.needed), "stale": 0,
-        "unsound": 0, "mixed hardware": 0
-    }  # fmt: skip
+    some = {state: n for state, n in found.counts().items() if n}
+    assert found.rows.empty and some == dict.fromkeys(("planned", "missing"), len(study.needed))
     assert set(found.states["reason"]) == {"not trained yet"}
 
 
@@ -58,8 +56,9 @@ def test_an_interrupted_run_says_where_it_stopped(study) -> None:
     fake.write_epochs(first, 4)
     Store().run_folder(second.path).mkdir(parents=True)
     (Store().run_folder(second.path) / "resume-b.pt").touch()
-    assert states(study)[first.path] == ("missing", "stopped after epoch 4 of 10; the same command resumes it")
-    assert states(study)[second.path] == ("missing", "stopped in epoch 1 of 10; the same command resumes it")
+    for run, place in ((first, "epoch 4 of 10"), (second, "epoch 1 of 10")):
+        state, reason = states(study)[run.path]
+        assert state == "missing" and place in reason
 
 
 @pytest.mark.fault("G1")

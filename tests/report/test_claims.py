@@ -17,15 +17,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims import rules
-from softmax_bottleneck.report.claims.rules import (
-    CANNOT,
-    CONFOUNDED,
-    NOT_REPRODUCED,
-    REPRODUCED,
-    SYNTHETIC,
-    UNDECIDED,
-    CorpusData,
-)
+from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, CorpusData
 from softmax_bottleneck.report.claims.verdict import TEMPLATES, Code, Entry, premises_of
 from softmax_bottleneck.report.claims.verdict import judge as judge_claim
 from softmax_bottleneck.store import paths
@@ -33,7 +25,7 @@ from softmax_bottleneck.store import paths
 PUBLISHED = paths.ROOT / "report" / "published"
 BY_ID = {claim.id: claim for claim in claims.CLAIMS}
 DECIDED = {REPRODUCED, NOT_REPRODUCED}
-PARTHIBAN = [claim for claim in claims.CLAIMS if claim.source == "parthiban2021" and claim.corpora != SYNTHETIC]
+PARTHIBAN = [claim for claim in claims.CLAIMS if claim.source == "parthiban2021" and claim.corpora != rules.SYNTHETIC]
 
 
 def sample(mean: float, sd: float, n: int = 10) -> list[float]:
@@ -85,7 +77,7 @@ def test_every_source_has_claims_and_every_code_a_text() -> None:
 def test_every_claim_asks_for_models_that_the_paper_study_has() -> None:
     study = config.load_study(paths.ROOT / "config" / "paper.yaml")
     view = CorpusData(examples.records_of((label, "test_ppl", "", [1.0]) for label in study.labels), examples.CORPUS)
-    lacking = {c.id: p for c in claims.CLAIMS if c.corpora != SYNTHETIC for p in c.models if not view.matching(p)}
+    lacking = {c.id: p for c in claims.CLAIMS if c.corpora != rules.SYNTHETIC for p in c.models if not view.matching(p)}
     assert lacking == {}
 
 
@@ -218,7 +210,7 @@ def test_corpora_are_judged_apart_and_by_what_a_claim_is_about() -> None:
     found = {(entry.claim.id, entry.dataset): entry.verdict for entry in claims.ledger(both)}
     assert found["mos-better", "ptb-small"] == REPRODUCED and found["mos-better", "wt2-small"] == NOT_REPRODUCED
     assert ("no-gain", "wt2-small") not in found and ("minimal-gain", "ptb-small") not in found
-    assert ("truth-closes", SYNTHETIC) in found and ("mos-better", SYNTHETIC) not in found
+    assert ("truth-closes", rules.SYNTHETIC) in found and ("mos-better", rules.SYNTHETIC) not in found
 
 
 @pytest.mark.fault("G5")
@@ -349,7 +341,7 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
             (model, metric, where, [0.1] * 3 if (model, metric) == ("mos", "kl_nats") and "r=8;" in where else values)
             for model, metric, where, values in rows
         ]
-        views = (CorpusData(examples.records_of(made, SYNTHETIC), SYNTHETIC) for made in (rows, early))
+        views = (CorpusData(examples.records_of(made, rules.SYNTHETIC), rules.SYNTHETIC) for made in (rows, early))
         return [judge_claim(view, BY_ID[claim]).verdict for view in views]
 
     assert verdicts("truth-rank-is-not-enough", ss=0.5, gss=0.5, mos=1.5) == [REPRODUCED, NOT_REPRODUCED]
@@ -360,12 +352,12 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
 def test_two_entries_of_fits_to_the_same_distributions_are_not_mixed() -> None:
     """The first of the study's file is judged, whatever order the records have."""
     worlds = {"again": examples.world(floor=0.4), "truth": examples.world()}
-    frames = [examples.records_of(rows, SYNTHETIC).rows.assign(table=name) for name, rows in worlds.items()]
+    frames = [examples.records_of(rows, rules.SYNTHETIC).rows.assign(table=name) for name, rows in worlds.items()]
     found = Records(pd.concat(frames, ignore_index=True), examples.records_of([]).states)
     demo = config.load_study(paths.ROOT / "config" / "demo.yaml")
     for first, verdict in (("truth", REPRODUCED), ("again", NOT_REPRODUCED)):
         study = replace(demo, fits=dict.fromkeys((first, *worlds), ()))
-        assert judge_claim(CorpusData(found, SYNTHETIC, study), BY_ID["truth-closes"]).verdict == verdict
+        assert judge_claim(CorpusData(found, rules.SYNTHETIC, study), BY_ID["truth-closes"]).verdict == verdict
 
 
 # --- the true distribution as a control -----------------------------------------------------------------------------
