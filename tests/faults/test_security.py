@@ -110,7 +110,7 @@ class Canary:
 def forged(path: Path, data: bytes) -> None:
     """Write a file with the hash that fits it."""
     path.write_bytes(data)
-    artefacts.sidecar(path).write_text(artefacts.sha256_bytes(data) + "\n", encoding="utf-8")
+    artefacts.sidecar(path).write_text(artefacts.sha256_file(path) + "\n", encoding="utf-8")
 
 
 @pytest.mark.fault("C10")

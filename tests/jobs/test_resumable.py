@@ -74,7 +74,7 @@ SAVE_POINTS = [
     (torch, "save", "before anything is written"),
     (artefacts, "sha256_file", "temporary file written, not renamed"),
     (Path, "replace", "renamed, hash not written"),
-    (artefacts, "_sync_folder", "both written, not synced"),
+    (os, "open", "both written, not synced"),
 ]
 
 

@@ -7,6 +7,7 @@ are never packed. Profiles: RO-Crate 1.1, Workflow RO-Crate 1.0, Process Run Cra
 """
 
 import argparse
+import hashlib
 import mimetypes
 import re
 import shutil
@@ -180,7 +181,10 @@ def _entity(crate: ROCrate, identifier: str, kind: str, /, **facts: Any) -> Enti
 
 
 def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
-    digest = artefacts.sha256_file(source) if isinstance(source, Path) else artefacts.sha256_bytes(source.getvalue())
+    if isinstance(source, Path):
+        digest = artefacts.sha256_file(source)
+    else:
+        digest = hashlib.sha256(source.getvalue()).hexdigest()
     kind = "application/octet-stream" if Path(place).suffix in BINARY else "text/plain"
     facts: dict[str, Any] = {"name": place, "sha256": digest}
     facts["encodingFormat"] = mimetypes.guess_type(place)[0] or kind

@@ -14,6 +14,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -27,11 +28,6 @@ LEFT_S = 3600.0  # seconds without a write after which a temporary file counts a
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
-def sha256_bytes(data: bytes) -> str:
-    """Return the hex sha256 of bytes."""
-    return hashlib.sha256(data).hexdigest()
-
-
 def sha256_file(path: Path) -> str:
     """Return the hex sha256 of a file, read in blocks."""
     with path.open("rb") as file:
@@ -73,7 +69,11 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
         sidecar(path).unlink(missing_ok=True)  # first of all: a new file never has an old hash beside it
         temporary.replace(path)
         mark.replace(sidecar(path))
-        _sync_folder(path.parent)
+        folder = os.open(path.parent, os.O_RDONLY)  # the renames survive a power cut only once the folder is synced
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         raise explained(error, path) from None
     finally:
@@ -82,23 +82,23 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     return digest
 
 
+@dataclass
 class _Watched:
     """A file that keeps its first disk error in `trouble`, because writers in C raise an unrelated error instead."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.trouble: OSError | None = None
+    file: BinaryIO
+    trouble: OSError | None = None
 
     def write(self, data: Any) -> int:
         """Write data to the file and return the number of bytes; raise disk errors and keep the first in `trouble`."""
         try:
-            return self._file.write(data)
+            return self.file.write(data)
         except OSError as error:
             self.trouble = self.trouble or error
             raise
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+        return getattr(self.file, name)
 
 
 def explained(error: OSError, path: Path) -> OSError:
@@ -109,14 +109,6 @@ def explained(error: OSError, path: Path) -> OSError:
         free = shutil.disk_usage(there).free
         error.strerror = f"disk full ({os.strerror(error.errno)}), {free / 1e6:.1f} MB free"
     return error
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sweep(folder: Path) -> None:
@@ -224,7 +216,7 @@ def read_bytes(path: Path) -> bytes:
         DataError: the file or its hash file is missing, or content and hash differ.
     """
     data = path.read_bytes() if path.is_file() else None
-    if data is None or stored_hash(path) != sha256_bytes(data):
+    if data is None or stored_hash(path) != hashlib.sha256(data).hexdigest():
         raise _unusable(path)
     return data
 
