@@ -192,16 +192,11 @@ def load_dataset(name: str, near: Path) -> Dataset:
         UserError: the name is unknown, a key or value is not allowed, or `base` or `wordsim` names a dataset of the
             wrong kind.
     """
-    dataset, path = _read(name, near), schema.find_config("datasets", name, near)
-    for key, other, kind in (("base", dataset.base, "corpus"), ("wordsim", dataset.wordsim, "benchmarks")):
-        if other not in (None, OWN_BENCHMARK) and _read(other, near).kind != kind:
-            raise UserError(f"{path}: {key}: {other!r} is of kind {_read(other, near).kind}, not {kind}")
-    return dataset
-
-
-def _read(name: str, near: Path) -> Dataset:
     path = schema.find_config("datasets", name, near)
     dataset = schema.read(Dataset, schema.load_yaml(path) | {"folder": path.parent}, str(path))
     if dataset.name != path.stem:
         raise UserError(f"{path}: name: {dataset.name!r} must equal the file's name {path.stem!r}")
+    for key, other, kind in (("base", dataset.base, "corpus"), ("wordsim", dataset.wordsim, "benchmarks")):
+        if other not in (None, OWN_BENCHMARK) and (found := load_dataset(other, near).kind) != kind:
+            raise UserError(f"{path}: {key}: {other!r} is of kind {found}, not {kind}")
     return dataset

@@ -206,7 +206,7 @@ class Dynamic:
 
 
 # Some keys of a section, as a layer of settings gives them.
-BodyPart = Annotated[schema.Options, schema.PartOf(Body, context_size=schema.Width | None)]
+BodyPart = Annotated[schema.Options, schema.PartOf(Body, nullable=("context_size",))]
 SchedulePart = Annotated[schema.Options, schema.PartOf(Schedule)]
 DynamicPart = Annotated[schema.Options, schema.PartOf(Dynamic)]
 
@@ -318,10 +318,6 @@ class Stages:
         delta = schedule.max_length_delta if is_mixture else FINETUNE_LENGTH_DELTA
         changes = {"optimizer": "asgd", "max_length_delta": delta, **finetune}
         return cls(dataclasses.replace(schedule, **changes), Dynamic(**dynamic))
-
-    def finetuned(self, run: Run) -> Run:
-        """Return the run that finetunes the weights of the trained `run` with the schedule `finetune`."""
-        return dataclasses.replace(run, schedule=self.finetune, start=run.path)
 
 
 @dataclass(frozen=True)

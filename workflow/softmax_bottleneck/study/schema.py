@@ -38,38 +38,38 @@ def section(kind: type[Value]) -> type[Value]:
 
     The dataclass rejects unknown keys and wrong values, both in a YAML file (see `read`) and in a constructor call.
     """
-
-    def check_keys(cls: type[Any], values: object) -> object:
-        return _check_keys(values, [field.name for field in dataclasses.fields(cls)])
-
     made: Any = kind
-    made.check_keys = pydantic.model_validator(mode="before")(cast(Any, classmethod(check_keys)))
+    made.check_keys = pydantic.model_validator(mode="before")(cast(Any, classmethod(_check_keys)))
     made = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=STRICT)(kind)
     return cast(type[Value], made)
 
 
+@dataclasses.dataclass(frozen=True)
 class PartOf:
     """A pydantic annotation for a dict that sets some of the fields of a section.
 
     Example: `Annotated[dict[str, Any], PartOf(Schedule)]` accepts `{"epochs": 3}`, as in a layer of settings.
 
-    Args:
+    Attributes:
         kind: the section, a class made by `section`. The dict's keys are names of its fields, and each value must have
             the type of the field.
-        changed: types that replace those of the section's fields, such as `context_size=int | None`.
+        nullable: names of fields for which the dict may also have the value None.
     """
 
-    def __init__(self, kind: type, **changed: Any) -> None:
-        self.keys: dict[str, Any] = get_type_hints(kind, include_extras=True) | changed
+    kind: type[Any]
+    nullable: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: object, handler: pydantic.GetCoreSchemaHandler) -> Any:
         """Return the pydantic schema of the dict; pydantic calls this method."""
-        part: Any = TypedDict("PartOf", self.keys, total=False)  # type: ignore[misc]  # made at run time
+        types = get_type_hints(self.kind, include_extras=True)
+        types |= {name: types[name] | None for name in self.nullable}
+        part: Any = TypedDict("PartOf", types, total=False)  # type: ignore[misc]  # made at run time
         schema = handler.generate_schema(pydantic.with_config(STRICT)(part))
-        return core_schema.no_info_before_validator_function(lambda values: _check_keys(values, self.keys), schema)
+        return core_schema.no_info_before_validator_function(lambda values: _check_keys(self.kind, values), schema)
 
 
-def _check_keys(values: object, known: Iterable[str]) -> object:
+def _check_keys(kind: type[Any], values: object) -> object:
+    known = [field.name for field in dataclasses.fields(kind)]
     for key in values if isinstance(values, dict) else ():
         if key not in known:
             raise ValueError(f"unknown key {key!r:.60}{did_you_mean(str(key), known)}")

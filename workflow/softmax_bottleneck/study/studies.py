@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -115,7 +115,9 @@ class Study:
 
     def last_stage(self, run: Run, stages: Collection[str]) -> Run:
         """Return the finetuned run that follows the trained `run` if `stages` has `finetune`, else `run` itself."""
-        return self.stages[run.dataset, run.model].finetuned(run) if "finetune" in stages else run
+        if "finetune" not in stages:
+            return run
+        return dataclasses.replace(run, schedule=self.stages[run.dataset, run.model].finetune, start=run.path)
 
     @cached_property
     def shown_finetuned(self) -> tuple[Run, ...]:
@@ -123,7 +125,8 @@ class Study:
 
         A run that several models share is listed once per model.
         """
-        shown = self._shown_after("finetune")
+        finetuning = [e for e in self.experiments if "finetune" in e.stages]
+        shown = [self.last_stage(run, e.stages) for e in finetuning for run in self.runs_of(e)]
         return tuple({(run.model, run.path): run for run in shown}.values())
 
     @cached_property
@@ -132,13 +135,10 @@ class Study:
 
         If several models share the evaluated run, the evaluation is listed once per model.
         """
-        shown = [Evaluation(run, self.stages[run.dataset, run.model].dynamic) for run in self._shown_after("dynamic")]
+        evaluating = [e for e in self.experiments if "dynamic" in e.stages]
+        runs = [self.last_stage(run, e.stages) for e in evaluating for run in self.runs_of(e)]
+        shown = [Evaluation(run, self.stages[run.dataset, run.model].dynamic) for run in runs]
         return tuple({(evaluation.run.model, evaluation.path): evaluation for evaluation in shown}.values())
-
-    def _shown_after(self, stage: str) -> Iterator[Run]:
-        for experiment in self.experiments:
-            if stage in experiment.stages:
-                yield from (self.last_stage(run, experiment.stages) for run in self.runs_of(experiment))
 
     # --- what to compute, without repetitions
     @cached_property
@@ -298,7 +298,9 @@ def _plan(
     """
     entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
     for layer in (*declared.settings, study_file.Layer(body=entry.body, schedule=entry.schedule)):
-        if layer.when.holds(dataset.name, model.inherits_from):
+        when = layer.when
+        is_here = when.dataset is None or dataset.name in when.dataset
+        if is_here and (when.model is None or model.inherits_from.intersection(when.model)):
             for part in PARTS:
                 merged[part] |= getattr(layer, part)
             author = author if layer.author_seed is None else layer.author_seed

@@ -268,13 +268,20 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
     taken = set(itertools.product(datasets, entries))
     for name, declared in entries.items():
         place = f"{where}: models.{name}"
-        ancestors = _ancestors(name, entries, place)
+        ancestors = [name]  # and the names along its chain of `like`: [a, b, c] if a has `like: b` and b has `like: c`
+        while (other := entries[ancestors[-1]].like) is not None:
+            if other not in entries:
+                raise UserError(f"{place}.like: unknown {other!r}{schema.did_you_mean(other, entries)}")
+            if other in ancestors:
+                raise UserError(f"{place}.like: goes round in a circle ({' -> '.join([*ancestors, other])})")
+            ancestors.append(other)
         # Nearer entries take precedence. Options of a head are inherited only from entries with the same head.
         parts: dict[str, dict[str, Any]] = {"head": {}, "body": {}, "schedule": {}}
-        for other in (entries[ancestor] for ancestor in reversed(ancestors)):
-            parts["head"] |= other.head if other.head["name"] == declared.head["name"] else {}
-            parts["body"] |= other.body
-            parts["schedule"] |= other.schedule
+        for ancestor in reversed(ancestors):
+            inherited = entries[ancestor]
+            parts["head"] |= inherited.head if inherited.head["name"] == declared.head["name"] else {}
+            parts["body"] |= inherited.body
+            parts["schedule"] |= inherited.schedule
         entry = dataclasses.replace(declared, **cast(Any, parts))
         try:
             label = entry.label or declaration(entry.head["name"]).label
@@ -287,22 +294,6 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
                 raise UserError(f"{place}.grid: its member {key[1]!r} has the name of another model")
             taken.add(key)
     return families
-
-
-def _ancestors(name: str, entries: Mapping[str, ModelEntry], where: str) -> list[str]:
-    """Return `name` and the names along its chain of `like`: [a, b, c] if a has `like: b` and b has `like: c`.
-
-    Raises:
-        UserError: a model under `like` is unknown, or models inherit from each other in a circle.
-    """
-    chain = [name]
-    while (other := entries[chain[-1]].like) is not None:
-        if other not in entries:
-            raise UserError(f"{where}.like: unknown {other!r}{schema.did_you_mean(other, entries)}")
-        if other in chain:
-            raise UserError(f"{where}.like: goes round in a circle ({' -> '.join([*chain, other])})")
-        chain.append(other)
-    return chain
 
 
 def _members(family: Model, grid: Grid, where: str) -> list[Model]:
@@ -359,14 +350,6 @@ class When:
 
     dataset: schema.OneOrMore[schema.Name] | None = None
     model: schema.OneOrMore[schema.Name] | None = None
-
-    def holds(self, dataset: str, models: Collection[str]) -> bool:
-        """Return True if a dataset and a model meet the condition.
-
-        `models` has the model's own name and all names from which the model inherits settings.
-        """
-        is_here = self.dataset is None or dataset in self.dataset
-        return is_here and (self.model is None or any(model in models for model in self.model))
 
 
 @schema.section
