@@ -244,9 +244,9 @@ def corruptions(number: int, folder: Path) -> Counter:
 
 
 def numbers(study: config.Study, run: config.Run) -> list[tuple[object, ...]]:
-    """Return the records of one run."""
-    found = integrity.read(run, study.store.run_folder(run.path))
-    return list(collect.run_rows(study, collect.Reading(run, run.path, found)))
+    """Return the numbers that the records have of one run."""
+    reading = collect.Reading(run, run.path, integrity.read(run, study.store.run_folder(run.path)))
+    return list(reading.numbers()) if reading.state(study)[0] in ("ok", "missing") else []
 
 
 def _corrupt_result(

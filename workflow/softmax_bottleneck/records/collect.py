@@ -54,13 +54,8 @@ class Reading:
     found: RunFiles
     stage: str = ""
 
-    @property
-    def files(self) -> Mapping[str, Any]:
-        """The contents of the run's JSON files, by file name without `.json`."""
-        return self.found.contents
-
-    def state(self, wordsim: bool) -> tuple[str, str]:
-        """Return the run's state and the reason for it.
+    def state(self, study: Study) -> tuple[str, str]:
+        """Return the run's state and the reason for it; the study says whether the run's dataset has benchmarks.
 
         The states are:
 
@@ -74,15 +69,14 @@ class Reading:
         In the state `ok`, the reason is empty, unless the word similarities are not measured yet. For training that was
         stopped, the reason names the last epoch in the log. The log can be some epochs ahead of the saved state from
         which training resumes. These epochs are trained again.
-
-        Args:
-            wordsim: True if word similarities should be measured, because the dataset has benchmarks.
         """
-        if finding := self.found.first_finding:
-            return ("stale" if finding.kind == "stale" else "unsound"), finding.words
-        if self.stage == DYNAMIC and "dynamic" not in self.files:
+        files = self.found.contents
+        if self.found.findings:
+            worst = min(self.found.findings, key=lambda finding: integrity.KINDS.index(finding.kind))
+            return ("stale" if worst.kind == "stale" else "unsound"), worst.words
+        if self.stage == DYNAMIC and "dynamic" not in files:
             return "missing", "not evaluated yet"
-        if self.stage != DYNAMIC and "done" not in self.files:
+        if self.stage != DYNAMIC and "done" not in files:
             epochs, curve = self.run.schedule.epochs, self.found.curve
             if curve:
                 last = curve[-1].get("epoch", len(curve))
@@ -90,17 +84,18 @@ class Reading:
             if any(self.found.folder.glob("resume-?.pt")):
                 return "missing", f"stopped in epoch 1 of {epochs}; the same command resumes it"
             return "missing", "not finetuned yet" if self.run.start else "not trained yet"
-        for name, content in self.files.items():
+        for name, content in files.items():
             status = content.get("status", "failed")
             if status != "ok":
                 reason = content.get("reason") or f"{name}.json says {status}"
                 return ("diverged" if status == "diverged" else "failed"), str(reason)
         needed = () if self.stage == DYNAMIC else ("measure", "rank")
-        absent = [name for name in needed if name not in self.files]
+        absent = [name for name in needed if name not in files]
         if absent:
             return "missing", f"trained; {absent[0]} not done yet"
         # Benchmarks may have to be fetched: without them a run still has its perplexities and ranks.
-        return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in self.files else ""
+        wordsim = study.datasets[self.run.dataset].wordsim and not self.stage
+        return "ok", NO_SIMILARITIES if wordsim and "wordsim" not in files else ""
 
     def numbers(self) -> Iterator[Number]:
         """Yield every number in the intact files of the run as (table, condition, metric, value, n).
@@ -111,25 +106,26 @@ class Reading:
         * n: number of observations behind the value. This is the number of word pairs for a correlation, and the number
           of positions for a hit rate. It is None for a count of pairs, and 1 for every other metric.
         """
-        done, rank = self.files.get("done", {}), self.files.get("rank", {})
+        files = self.found.contents
+        done, rank = files.get("done", {}), files.get("rank", {})
         own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
         tables = {
             "done": own | ({"embedding_size": self.run.body.embedding_size} if done else {}),
-            "measure": mapping(self.files.get("measure", {}).get("metrics")),
+            "measure": mapping(files.get("measure", {}).get("metrics")),
             "rank": mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
-            "dynamic": mapping(self.files.get("dynamic", {}).get("metrics")),
+            "dynamic": mapping(files.get("dynamic", {}).get("metrics")),
         }
         for table, metrics in tables.items():
             yield from ((table, self.stage, key, float(v), 1) for key, v in metrics.items() if is_number(v))
         if self.stage:
             return
-        sigma_K, topk = self.found.sigma_K, self.files.get("topk", {})
+        sigma_K, topk = self.found.sigma_K, files.get("topk", {})
         if rank and sigma_K is not None and len(sigma_K) > 9 and sigma_K[0] > 0:
             yield "rank", "", SIGMA_10, float(sigma_K[9] / sigma_K[0]), 1
         for place in topk.get("contexts", ()):
             if not place["note"]:
                 yield "topk", f"group={place['group']};context={place['context']}", TOP5_HIT, float(place["hit"]), 1
-        for label, result in mapping(self.files.get("wordsim", {}).get("benchmarks")).items():
+        for label, result in mapping(files.get("wordsim", {}).get("benchmarks")).items():
             pairs, known = result.get("n_pairs"), result.get("n_found")
             if is_number(pairs) and is_number(known):
                 yield "wordsim", f"benchmark={label}", "n_pairs", float(pairs), None
@@ -147,19 +143,6 @@ def _with_interval(
     for key, metric in names.items():
         if is_number(facts.get(key)):
             yield table, condition, metric, float(facts[key]), int(n) if is_number(n) else None
-
-
-def hardware(provenance: Mapping[str, Any]) -> str:
-    """Return the devices and the processor that computed a result, such as `NVIDIA H100, AMD EPYC 9654`.
-
-    `provenance` is the block of this name in the result's JSON file. It has one device for every process that computed
-    a part of the result. A name that occurs twice is returned once. Without any name, the text is `unknown`.
-    """
-    sessions = provenance.get("sessions") or []
-    devices = [str(session["device"]) for session in sessions if "device" in mapping(session)]
-    processor = str(mapping(provenance.get("hardware")).get("cpu", ""))
-    found = [name for name in dict.fromkeys([*devices, processor]) if name]
-    return ", ".join(found) or "unknown"
 
 
 # --- the study ------------------------------------------------------------------------------------------------------
@@ -185,6 +168,12 @@ def collect(study: Study) -> Records:
             ranks = mapping(own.contents.get("rank", {}).get("metrics")).values()
             cliffs = [*(int(rank) for rank in ranks if is_number(rank)), own.run.body.embedding_size + 2]
             spectra[path] = records.thinned(own.sigma_K, cliffs)
+    environments: list[dict[str, Any]] = []
+    for result in (*(reading.found.contents.get("done", {}) for reading in readings), synthetic):
+        block = mapping(result.get("provenance"))
+        facts = {key: block[key] for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
+        if facts and facts not in environments:
+            environments.append(facts)
     states = [_state_row(study, reading) for reading in readings]
     files = {name: study.store.tokens_folder(name) / "corpus.json" for name in study.datasets}
     found = Records(
@@ -192,7 +181,7 @@ def collect(study: Study) -> Records:
         states=pd.DataFrame(states[: len(trained)], columns=list(records.STATE_COLUMNS)),
         stages=pd.DataFrame(states[len(trained) :], columns=list(records.STAGE_COLUMNS)),
         parents={f"{path}/{name}": own.hashes[name] for path, own in runs.items() for name in sorted(own.hashes)},
-        environments=_environments([*(reading.files.get("done", {}) for reading in readings), synthetic]),
+        environments=tuple(environments),
         details={path: detail for path, detail in details.items() if detail},
         curves=_curves(runs),
         spectra=spectra,
@@ -223,17 +212,20 @@ def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
     return frame.astype({"epoch": "int64", "train_ppl": "float64", "valid_ppl": "float64"})
 
 
-def _state(study: Study, reading: Reading) -> tuple[str, str]:
-    return reading.state(wordsim=bool(study.datasets[reading.run.dataset].wordsim) and not reading.stage)
-
-
 def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any]) -> pd.DataFrame:
     """Return one row per number of the runs and of synthetic.json, in a frame with the columns COLUMNS.
 
     Rows are sorted by dataset, model, seed, table, metric and condition. `synthetic` is the content of synthetic.json,
-    the numbers that belong to no training run. It is empty if the file does not exist.
+    the numbers that belong to no training run. It is empty if the file does not exist. A run in the state `missing` has
+    rows for the numbers that it has. A run in a state other than `ok` and `missing` has no rows.
     """
-    rows = [row for reading in readings for row in run_rows(study, reading)]
+    rows: list[tuple[object, ...]] = []
+    for reading in readings:
+        run = reading.run
+        numbers = reading.numbers() if reading.state(study)[0] in ("ok", "missing") else ()
+        for table, condition, metric, value, n in numbers:
+            row = ("measured", table, run.dataset, run.model, condition, metric, value, math.nan, n)
+            rows.append((*row, run.seed, run.run_id))
     usual = {"source": "measured", "table": "synthetic", "dataset": "synthetic", "condition": "", "std": math.nan}
     for sample in synthetic.get("rows", ()):
         values = usual | sample | {"n": 1, "run_id": ""}
@@ -244,24 +236,16 @@ def _rows(study: Study, readings: Iterable[Reading], synthetic: Mapping[str, Any
     return frame.sort_values(order, kind="stable").reset_index(drop=True)
 
 
-def run_rows(study: Study, reading: Reading) -> Iterator[tuple[object, ...]]:
-    """Yield one row per number of a run, with the columns COLUMNS.
-
-    A run in the state `missing` yields the numbers that it has. A run in a state other than `ok` and `missing` has no
-    rows.
-    """
-    run = reading.run
-    if _state(study, reading)[0] in ("ok", "missing"):
-        for table, condition, metric, value, n in reading.numbers():
-            row = ("measured", table, run.dataset, run.model, condition, metric, value, math.nan, n)
-            yield (*row, run.seed, run.run_id)
-
-
 def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
-    run, done = reading.run, reading.files.get("dynamic" if reading.stage == DYNAMIC else "done", {})
+    run, files = reading.run, reading.found.contents
+    done = files.get("dynamic" if reading.stage == DYNAMIC else "done", {})
     provenance = mapping(done.get("provenance"))
-    state, reason = _state(study, reading)
-    metrics = mapping(reading.files.get("measure", {}).get("metrics"))
+    sessions = provenance.get("sessions") or []  # one for every process that computed a part of the result
+    devices = [str(session["device"]) for session in sessions if "device" in mapping(session)]
+    processor = str(mapping(provenance.get("hardware")).get("cpu", ""))
+    hardware = ", ".join(filter(None, dict.fromkeys([*devices, processor])))  # such as `NVIDIA H100, AMD EPYC 9654`
+    state, reason = reading.state(study)
+    metrics = mapping(files.get("measure", {}).get("metrics"))
     ppl, unigram = metrics.get("test_ppl"), metrics.get("unigram_ppl")
     remark = ""
     if is_number(ppl) and is_number(unigram) and records.is_unlearned(ppl, unigram):
@@ -277,19 +261,9 @@ def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
         "state": state,
         "reason": "; ".join(filter(None, [reason, remark])),
         "planned_epochs": None if reading.stage == DYNAMIC else run.schedule.epochs,
-        "hardware": hardware(provenance) if done else "",
+        "hardware": (hardware or "unknown") if done else "",
         "mixed_hardware": bool(provenance.get("mixed_hardware", False)),
         "interruptions": provenance.get("interruptions"),
         "wall_s": mapping(done.get("timing")).get("wall_s", done.get("wall_s")),
         **{key: done.get(key) for key in ("epochs", "best_epoch", "switch_epoch")},
     }
-
-
-def _environments(results: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    blocks = []
-    for record in results:
-        block = mapping(record.get("provenance"))
-        facts = {key: block.get(key) for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
-        if facts and facts not in blocks:
-            blocks.append(facts)
-    return tuple(blocks)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ FILES_OF_RUN = {  # files of a run's own folder besides its record; results also
     *(f"{name}.json" for name in RESULTS if name not in ("done", "dynamic")),
 }
 TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test.npy")
-KINDS = ("damaged", "foreign", "stale", "missing")
+KINDS = ("damaged", "foreign", "stale", "missing")  # of findings, the most serious first
 UNREADABLE = (DataError, ValueError, KeyError, OSError)
 FILE = "verify.json"
 DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves the large files out
@@ -73,11 +73,6 @@ class RunFiles:
     findings: list[Finding] = field(default_factory=list)
     curve: list[dict[str, Any]] = field(default_factory=list)
     sigma_K: NDArray[np.float64] | None = None
-
-    @property
-    def first_finding(self) -> Finding | None:
-        """The most serious problem (by the order of KINDS); None if there is no problem."""
-        return min(self.findings, key=lambda finding: KINDS.index(finding.kind), default=None)
 
     @property
     def is_evaluation(self) -> bool:
@@ -224,12 +219,6 @@ class Verification:
         """Return a dict for verify.json: the attributes, `complete`, and `status` ("ok" or "incomplete")."""
         facts = asdict(self) | {"complete": self.complete}
         return facts | {"status": "ok" if self.complete else "incomplete"}
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Self:
-        """Return the verification from the content of verify.json, as `to_json` returns it."""
-        findings = tuple(Finding(**finding) for finding in facts["findings"])
-        return cls(facts["study"], facts["counts"], facts["files"], findings)
 
     def text(self) -> str:
         """Return the verification as lines for the terminal."""

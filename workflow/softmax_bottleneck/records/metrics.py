@@ -61,11 +61,6 @@ class Metric:
     file: str
 
     @property
-    def origin(self) -> str:
-        """The step that computes the metric and the file that contains it: `measure, measure.json`."""
-        return f"{self.step}, {self.file}"
-
-    @property
     def words(self) -> str:
         """The label for use within a sentence: its first letter is lower case, as in `test perplexity`.
 

@@ -44,7 +44,8 @@ class Records:
         environments: the distinct environments of the results, with the keys git, versions, hardware and deterministic.
         details: {path of a run: {key: result}} for results that are not single numbers; `detail` lists the keys.
         curves: one row per run and epoch, columns CURVE_COLUMNS.
-        spectra: {path of a run: array [2, K]} with K selected singular values, as `thinned` returns it.
+        spectra: {path of a run: array [2, K]} with K selected singular values of its log-probability matrix, in
+            descending order, as `thinned` returns it. A run whose singular values were not measured has no entry.
         corpora: {dataset: content of its corpus.json}, with the keys tokens, vocabulary_size, token_sha256 and doubts
             (warnings).
         verification: the content of verify.json; its key `findings` lists the problems found in the study's files.
@@ -111,25 +112,8 @@ class Records:
 
     def curve(self, path: str) -> list[dict[str, Any]]:
         """Return the epoch log of the run at `path`: one dict with the keys CURVE_COLUMNS per epoch, in order."""
-        return self._curves.get(path, [])
-
-    @cached_property
-    def _curves(self) -> dict[str, list[dict[str, Any]]]:
-        groups = self.curves.groupby("path", sort=False)
-        return {
-            str(path): [{str(k): v for k, v in row.items()} for row in own.to_dict("records")] for path, own in groups
-        }
-
-    def spectrum(self, path: str) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
-        """Return (indices, singular values) of the log-probability matrix of a run; None if they were not measured.
-
-        Both arrays have shape [K], for the K singular values that `thinned` selects. The indices count from 1, and the
-        singular values are in descending order.
-        """
-        if path not in self.spectra:
-            return None
-        index_K, sigma_K = self.spectra[path]
-        return index_K.astype(np.int64), sigma_K
+        rows = self.curves[self.curves["path"] == path].to_dict("records")
+        return [{str(key): value for key, value in row.items()} for row in rows]
 
     def detail(self, path: str, key: str) -> Any:
         """Return a result of a run that is not a single number; None if the run does not have it.

@@ -6,7 +6,6 @@ these files and everything made from them, so that the workflow recomputes exact
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from softmax_bottleneck.jobs import outcome_record
@@ -34,7 +33,8 @@ def verify(study: Study) -> integrity.Verification:
     Returns:
         A `Verification`: the numbers of runs in each state, the number of files checked, and the problems found.
     """
-    found = integrity.Verification.from_json(collect.collect(study).verification)
+    facts = collect.collect(study).verification
+    findings = [integrity.Finding(**finding) for finding in facts["findings"]]
     home, files = study.store.study_folder(study.name), list[Path]()
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]
     shown += paths.OVERVIEW
@@ -44,8 +44,8 @@ def verify(study: Study) -> integrity.Verification:
     others = (path for folder in ("tables", "figures") for path in sorted((home / folder).glob("*")))
     planned = {home / name for name in shown}
     files += [path for path in others if path not in planned and artefacts.sidecar(path).exists()]
-    findings = [finding for path in files for finding in integrity.damage(study.store, path)]
-    return replace(found, files=found.files + len(files), findings=(*found.findings, *findings))
+    findings += [finding for path in files for finding in integrity.damage(study.store, path)]
+    return integrity.Verification(facts["study"], facts["counts"], facts["files"] + len(files), tuple(findings))
 
 
 def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
@@ -109,6 +109,4 @@ def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> It
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    artefacts.sidecar(path).unlink(missing_ok=True)
+    artefacts.remove(path)

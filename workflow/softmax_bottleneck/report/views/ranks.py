@@ -331,10 +331,10 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     for dataset in source.corpora:
         for trained in source.runs(dataset):
             run = source.study.last_stage(trained, source.experiment.stages)
-            thinned = source.records.spectrum(run.path) if run.run_id in known else None
+            thinned = source.records.spectra.get(run.path) if run.run_id in known else None
             if thinned is not None and len(thinned[1]) and thinned[1][0] > 0:
-                values = {"dataset": dataset, "model": run.model, "seed": run.seed, "index": thinned[0]}
-                values |= {SIGMA: thinned[1] / thinned[1][0], RAW: thinned[1]}
+                values = {"dataset": dataset, "model": run.model, "seed": run.seed}
+                values |= {"index": thinned[0].astype(np.int64), SIGMA: thinned[1] / thinned[1][0], RAW: thinned[1]}
                 frames.append(pd.DataFrame(values)[list(frames[0])])
     return pd.concat(frames[1:] or frames, ignore_index=True)
 
