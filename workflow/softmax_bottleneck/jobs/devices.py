@@ -109,9 +109,11 @@ def lent_gpu() -> Iterator[None]:
     """
     for descriptor in _held:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-    yield
-    for descriptor in _held:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        for descriptor in _held:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
 
 
 # --- several runs in one job ----------------------------------------------------------------------------------------

@@ -202,22 +202,22 @@ def write(study: Study, unfinished: bool = False) -> Path:
 
     Args:
         study: the study.
-        unfinished: if true, an unfinished study is archived, too; its archive holds only the finished runs.
+        unfinished: if true, an unfinished study is archived, too, with its finished runs and stages only.
 
     Raises:
-        IncompleteError: a planned run has not finished, and `unfinished` is false.
+        IncompleteError: a planned run or stage has not finished, and `unfinished` is false.
         DataError: a file of the study is damaged or missing.
     """
     folder = study.store.study_folder(study.name)
     found = records.load(folder)
-    is_finished = found.states["state"].isin(FINISHED)
-    missing = len(set(found.states.loc[~is_finished, "path"]))
+    states, stages = (table[table["state"].isin(FINISHED)] for table in (found.states, found.stages))
+    missing = len({*found.states["path"], *found.stages["path"]} - {*states["path"], *stages["path"]})
     if missing and not unfinished:
-        message = f"archive: {study.name}: {missing} planned runs have not finished; run `make reproduce`"
+        message = f"archive: {study.name}: {missing} planned runs or stages have not finished; run `make reproduce`"
         raise IncompleteError(f"{message}, or archive the others with --unfinished")
-    states = found.states[is_finished]
-    run_ids = {"", *states["run_id"], *found.stages["run_id"]}
-    found = replace(found, rows=found.rows[found.rows["run_id"].isin(run_ids)], states=states)
+    run_ids = {"", *states["run_id"], *stages["run_id"]}
+    rows = found.rows[found.rows["run_id"].isin(run_ids)]
+    found = replace(found, rows=rows, states=states, stages=stages)
     published = {run.path for run in study.needed if study.datasets[run.dataset].published_as} & found.spectra.keys()
     first: dict[tuple[str, str], str] = {}  # run of every model on real text with predicted words
     for run in study.needed:
