@@ -59,8 +59,8 @@ def build(study: Study, with_weights: bool = False) -> Path:
 
     Raises:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
-        UserError: a file to pack reveals this machine (see `_reject_private`), or the study extends a YAML file outside
-            the folder of its own YAML file.
+        UserError: a text file to pack contains the path of the home folder, working folder or repository, or the host
+            name; or the study extends a YAML file outside the folder of its own YAML file.
     """
     home = study.store.study_folder(study.name)
     found, page = verify.verify(study), home / "report" / "index.html"
@@ -71,11 +71,18 @@ def build(study: Study, with_weights: bool = False) -> Path:
     if absent or not page.exists():
         problem = f"{absent} of {found.counts['planned']} runs are missing" if absent else "there is no report"
         raise errors.IncompleteError(f"{study.name}: {problem}; finish the study first")
+    # Texts that reveal this machine: no text file of the crate may contain one.
+    private, host = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}, socket.gethostname()
+    private |= {host} if re.search(r"[\d.-]", host) else set()  # a host name without these may be an English word
+    pattern = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in private))
     work = home / ".crate.tmp"
     shutil.rmtree(work, ignore_errors=True)
     try:
         _write(study, page, _contents(study, with_weights), work)
-        _reject_private(work)
+        for path in sorted(file for file in work.rglob("*") if file.is_file() and file.suffix not in BINARY):
+            if match := pattern.search(path.read_bytes().decode("utf-8", errors="replace")):
+                name = path.relative_to(work).as_posix()
+                raise errors.UserError(f"{name}: names {match[0]!r}, which is of this machine. Use a relative path")
         shutil.rmtree(home / "crate", ignore_errors=True)
         return work.replace(home / "crate")
     finally:
@@ -196,21 +203,3 @@ def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
     facts |= {"name": "softmax-bottleneck", "version": version, "conformsTo": {"@id": profile.id}}
     language = {"lang": "snakemake", "lang_version": metadata.version("snakemake")}
     return crate.add_workflow(source, place, main=True, record_size=True, properties=facts, **language)
-
-
-# --- private information --------------------------------------------------------------------------------------------
-def _reject_private(folder: Path) -> None:
-    """Check that no text file of the crate reveals this machine.
-
-    Raises:
-        UserError: a file contains the path of the home folder, working folder or repository, or the host name.
-    """
-    names, host = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}, socket.gethostname()
-    names |= {host} if re.search(r"[\d.-]", host) else set()  # a host name without these may be a common English word
-    private = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in names))
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix not in BINARY:
-            match = private.search(path.read_bytes().decode("utf-8", errors="replace"))
-            if match:
-                name = path.relative_to(folder).as_posix()
-                raise errors.UserError(f"{name}: names {match[0]!r}, which is of this machine. Use a relative path")
