@@ -16,8 +16,8 @@ def finetuned(run: config.Run, **schedule) -> config.Run:
     """Return the run that finetunes the weights of `run`, as a study plans it."""
     settings = {"segment": 5, "statistics_batch_size": 10, "scaling": "mean", "learning_rates": [1e-4], "decays": [0.0],
                 "epsilon": 1e-5, "tune_tokens": None}  # fmt: skip
-    schedule = config.Stages.of(run.head, run.schedule, schedule, settings).finetune
-    return changed(run, schedule=schedule, start=run.path)
+    stages = config.Stages.of(run.head, run.schedule, schedule, settings)
+    return changed(run, schedule=stages.finetune, start=run.path)
 
 
 def start_of(run: config.Run) -> dict[str, torch.Tensor]:

@@ -82,7 +82,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
     return digest
 
 
-@dataclass
+@dataclass(eq=False)
 class _Watched:
     """A file that keeps its first disk error in `trouble`, because writers in C raise an unrelated error instead."""
 
