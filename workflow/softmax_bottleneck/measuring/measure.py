@@ -11,7 +11,6 @@ measured.json holds no measurement. `measure` writes it after all three steps, w
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +104,31 @@ def _call(study: Study, path: str, step: str, say: Say) -> None:
         for name in ("topk.json", STEPS[step]) if step == "evaluate" else (STEPS[step],):
             write_unusable(folder / name, done, parents)
         return
-    # Only the module of this step is imported, so that `wordsim` does not import torch.
-    computed: Computed = getattr(import_module(f"softmax_bottleneck.measuring.{step}"), step)(study, run, done)
+    computed = _compute(step, study, run, done)
     parents = {name: artefacts.sha256_file(file) for name, file in inputs.items()} | dict(computed.arrays)
     block = provenance.block(run_id=path.rpartition("-")[2], made_by=made_by(step, study, run))
     for name, facts in computed.files.items():
         block["parents"] = dict(parents)
         parents[name] = artefacts.write_json(folder / name, {**facts, "status": "ok", "provenance": block})
     say(f"{path}: {computed.message} ({time.monotonic() - started:.0f} s)")
+
+
+def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
+    """Return the results of a step; `done` is the content of the run's done.json.
+
+    Only the module of this step is imported, so that `wordsim` does not import torch.
+    """
+    if step == "evaluate":
+        from softmax_bottleneck.measuring.evaluate import evaluate
+
+        return evaluate(study, run, done)
+    if step == "spectrum":
+        from softmax_bottleneck.measuring.spectrum import spectrum
+
+        return spectrum(study, run, done)
+    from softmax_bottleneck.measuring.wordsim import wordsim  # needs no torch
+
+    return wordsim(study, run, done)
 
 
 # --- freshness ------------------------------------------------------------------------------------------------------
