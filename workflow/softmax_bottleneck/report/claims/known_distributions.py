@@ -34,10 +34,12 @@ WORDS = "gradient_words"
 LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
 SPENT = 0.05  # share of the gradient's energy; less counts as next to nothing
 SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
+EXACT = "d >= r and width == d"  # query of the fits that are wide enough, and have the planned width, to be exact
 SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # heads that can represent every softmax of their width
 # The condition of a sample of an untrained layer (`measuring/synthetic.py`) with the default of every setting.
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
 MANY = 3  # with at least so many softmaxes, the published rank is nearly full
+NOT_NEGATIVE = -0.5  # lower bound of a difference of ranks that must not be negative; ranks are integers up to rounding
 
 
 # --- fits to distributions of known rank ----------------------------------------------------------------------------
@@ -120,7 +122,7 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
     return r.Quantity(collect, r.student, what, unit, names=names)
 
 
-# A function below with a decorator becomes the quantity, or the rule, whose numbers it collects.
+# A function below with a decorator becomes the quantity whose numbers it collects.
 @partial(over_seeds, "smallest growth of KL at a step of r or d, r > d", "%", NARROW)
 def smallest_step(own: pd.DataFrame) -> float:
     """Return the smallest increase of ln KL over all steps in the grid (r, d) of `own`, the fits of one seed.
@@ -183,26 +185,17 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
     Args:
         rule: the rule for one head.
         condition: a pandas query on `fits`, such as `extra <= 0.05`. A head qualifies if all its fits with r > d match.
-        converged: if true, a head must also have `lost` < CLOSED in all fits that are wide enough to be exact
-            (`_largest_losses`). A head without such fits does not qualify.
+        converged: if true, a head must also have `lost` < CLOSED in all fits that are wide enough to be exact (the
+            query EXACT). A head without such fits does not qualify.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
-        lost = _largest_losses(data)
+        lost = fits(data).query(EXACT).groupby("model")["lost"].max()
         narrow = fits(data).query("r > d and model != @head", local_dict={"head": BASELINE})
         models = [str(model) for model, own in narrow.groupby("model") if len(own.query(condition)) == len(own)]
         return [model for model in models if not converged or lost.get(model, 1.0) < CLOSED]
 
     return r.heads(rule, all_=False, chosen=chosen)
-
-
-def _largest_losses(data: r.CorpusData) -> "pd.Series[float]":
-    """Return {model: largest KL, as a share of the unigram model's} over the fits that are wide enough to be exact.
-
-    A fit is wide enough if d >= r and the head has the planned width, i.e. if `width` equals `d` in `fits`.
-    """
-    largest: pd.Series[float] = fits(data).query("d >= r and width == d").groupby("model")["lost"].max()
-    return largest
 
 
 def _converged(
@@ -215,7 +208,7 @@ def _converged(
     unused. `spoils` lists verdicts of a rule. If the premise is broken, each of them is replaced by the verdict
     `cannot be tested here`.
     """
-    lost = _largest_losses(data).reindex(list(heads)).dropna()
+    lost = fits(data).query(EXACT).groupby("model")["lost"].max().reindex(list(heads)).dropna()
     if lost.empty:
         return None
     facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
@@ -276,18 +269,8 @@ def softmax_falls(data: r.CorpusData) -> list[float]:
 
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
-def _always(collect: Callable[..., Iterable[float]], what: str, units: str, text: str) -> r.Rule:
-    """Return the rule that `collect(data)` yields no negative number.
-
-    The numbers are differences of ranks, integers apart from rounding. Therefore the bound is -0.5 instead of 0.
-    `what` is the printed name of the smallest number, `units` says what the numbers belong to, such as `rounds`, and
-    `text` is the rule in English.
-    """
-    return r.above(r.Quantity(collect, r.smallest, what, units=units), -0.5, text)
-
-
-@partial(_always, what="true rank less effective rank, smallest over noise levels", units="levels",
-         text="at every noise level that doubles the Press rank, no effective rank exceeds the true rank")  # fmt: skip
+@partial(r.Quantity, estimate=r.smallest, what="true rank less effective rank, smallest over noise levels",
+         units="levels")  # fmt: skip
 def noise(data: r.CorpusData) -> Iterable[float]:
     """Return TRUE_RANK minus the largest effective rank, for each noise level that at least doubles the Press rank.
 
@@ -306,8 +289,7 @@ def noise(data: r.CorpusData) -> Iterable[float]:
     return list(TRUE_RANK - noisy["effective"]) or [-math.inf] * bool(len(known))
 
 
-@partial(_always, what="change of the Press rank, largest over rounds", units="rounds",
-         text="the rank is the same in every round")  # fmt: skip
+@partial(r.Quantity, estimate=r.smallest, what="change of the Press rank, largest over rounds", units="rounds")
 def rebuilt(data: r.CorpusData) -> Iterable[float]:
     """Return -|Press rank - TRUE_RANK| after each round of rebuilding a matrix of rank TRUE_RANK.
 
@@ -332,7 +314,8 @@ def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
 def _limited(model: str) -> r.Rule:
     """Return the rule that no random untrained layer of the head `model` has a rank above its width H plus 2."""
     what = f"H + 2 less the rank of {model}, smallest over samples"
-    return _always(lambda data: _layers(data, model)["room"], what, "samples", "no sample exceeds H + 2")
+    room = r.Quantity(lambda data: _layers(data, model)["room"], r.smallest, what, units="samples")
+    return r.above(room, NOT_NEGATIVE, "no sample exceeds H + 2")
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
@@ -354,8 +337,9 @@ LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", 
 # --- the claims -----------------------------------------------------------------------------------------------------
 claim = partial(verdict.claim, corpora=r.SYNTHETIC)
 CLAIMS = (
-    claim("noise-inflates", noise),
-    claim("rebuilding", rebuilt),
+    claim("noise-inflates", r.above(noise, NOT_NEGATIVE, "at every noise level that doubles the Press rank, "
+                                    "no effective rank exceeds the true rank")),
+    claim("rebuilding", r.above(rebuilt, NOT_NEGATIVE, "the rank is the same in every round")),
     claim("ganea-lms-kl", _lms_best(LOSS, -1, "KL")),
     claim("ganea-lms-modes", _lms_best("mode_match", 1, "mode matching")),
     claim("ganea-lms-low-d", r.above(lms_gains, 0)),

@@ -162,21 +162,6 @@ class CorpusData:
         states = self.planned.get((model, ""), [])
         return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
 
-    def late_falls(self, model: str) -> list[float]:
-        """Return the relative fall of validation perplexity in the last eighth of the epochs of each run.
-
-        A fall of 0.03 means that the last perplexity is 3 % below the perplexity before these epochs. Runs with fewer
-        than two logged epochs are left out.
-        """
-        logs = [self.records.curve(str(row.get("path", ""))) for row in self.planned.get((model, ""), [])]
-        curves = [[epoch["valid_ppl"] for epoch in log] for log in logs if len(log) > 1]
-        return [1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)] for ppls in curves]
-
-    def planned_epochs(self, models: Iterable[str]) -> set[float]:
-        """Return the distinct numbers of epochs that are planned for the runs of `models`."""
-        epochs = {float(row["planned_epochs"]) for model in models for row in self.planned[model, ""]}
-        return {number for number in epochs if not math.isnan(number)}
-
 
 # --- intervals ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
@@ -349,16 +334,11 @@ def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
         unit: how the ratio is printed: `%` for its difference from 1 in percent, or `×` for a factor.
     """
 
-    def collect(data: CorpusData, model: str) -> Iterator[float]:
-        return map(math.log, _ratios(data, model, first, second).values())
+    def collect(data: CorpusData, model: str) -> list[float]:
+        below = data.values(model, second)
+        return [math.log(value / below[seed]) for seed, value in data.values(model, first).items() if seed in below]
 
     return Quantity(collect, student, what, unit, (first, second), names="{0}")
-
-
-def _ratios(data: CorpusData, model: str, first: str, second: str) -> dict[int, float]:
-    """Return {seed: value of the metric `first` over value of the metric `second`} for runs that have both."""
-    below = data.values(model, second)
-    return {seed: value / below[seed] for seed, value in data.values(model, first).items() if seed in below}
 
 
 def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
@@ -382,8 +362,9 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
 
     def collect(data: CorpusData, pattern: str) -> Iterator[tuple[float, float]]:
         for model, setting in settings(data, pattern).items():
-            values = _ratios(data, model, metric, below) if below else data.values(model, metric)
-            yield from ((setting, value) for value in values.values())
+            values = data.values(model, metric)
+            divisors = data.values(model, below) if below else dict.fromkeys(values, 1.0)
+            yield from ((setting, value / divisors[seed]) for seed, value in values.items() if seed in divisors)
 
     what = find(metric).words + (f" over {find(below).words}" if below else "")
     metrics = (metric, below) if below else (metric,)
@@ -404,20 +385,20 @@ def correlation(what: str, window: float = INF) -> Quantity:
             this distance are left out. By default all count.
     """
 
-    def points(data: CorpusData, *patterns: str) -> list[str]:
+    def points(data: CorpusData, *patterns: str) -> dict[str, Ends]:
         learned = data.learned("|".join(patterns))
         models = [m for m in learned if data.values(m, PRESS_RANK) and data.values(m, TEST_PPL)]
         first = [model for model in models if model == patterns[0]] or models[:1]
-        own = [m for m in models if data.planned_epochs([m]) == data.planned_epochs(first)]
+        epochs = {m: {float(row["planned_epochs"]) for row in data.planned[m, ""]} for m in models}
+        own = [m for m in models if epochs[m] == epochs[first[0]]]
         own = [m for m in own if abs(data.mean(m, "parameters") / data.mean(first[0], "parameters") - 1) <= SAME_SIZE]
         own += data.matching(TRUTH) * (TRUTH in patterns)
-        log_ppl = [math.log(data.mean(model, TEST_PPL)) for model in own]
-        return [model for model, x in zip(own, log_ppl, strict=True) if abs(x - np.median(log_ppl)) <= window]
+        means = {model: (data.mean(model, TEST_PPL), data.mean(model, PRESS_RANK)) for model in own}
+        log_ppl = [math.log(ppl) for ppl, _ in means.values()]
+        return {m: pair for m, pair in means.items() if abs(math.log(pair[0]) - np.median(log_ppl)) <= window}
 
-    def collect(data: CorpusData, *patterns: str) -> Iterator[Ends]:
-        return ((data.mean(model, TEST_PPL), data.mean(model, PRESS_RANK)) for model in points(data, *patterns))
-
-    return Quantity(collect, fisher, what, metrics=(TEST_PPL, PRESS_RANK), units="models", models=points)
+    metrics = (TEST_PPL, PRESS_RANK)
+    return Quantity(lambda *args: points(*args).values(), fisher, what, "", metrics, "models", models=points)
 
 
 # --- decisions -------------------------------------------------------------------------------------------------------
@@ -471,11 +452,6 @@ class Decision:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def _lacks(quantity: Quantity, models: str) -> Decision:
-    """Return the decision of a rule that cannot be evaluated, because `models` have no value of the quantity."""
-    return Decision(CANNOT, missing={"quantity": quantity.what, "models": models})
-
-
 # --- rules ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rule:
@@ -526,7 +502,8 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
         sides = [(model,) for model in models] if quantity.is_comparison else [models]
         samples = [np.array(list(quantity.collect(data, *side)), dtype=np.float64) for side in sides]
         if empty := [side for side, sample in zip(sides, samples, strict=True) if not len(sample)]:
-            return _lacks(quantity, ", ".join(data.label(side[0]) for side in empty if len(side) == 1) or "this study")
+            labels = ", ".join(data.label(side[0]) for side in empty if len(side) == 1)
+            return Decision(CANNOT, missing={"quantity": quantity.what, "models": labels or "this study"})
         interval = quantity.estimate([sample.reshape(len(sample), -1) for sample in samples], ALPHA / 2 / tests)
         value, low, high = interval.value, interval.low, interval.high
         verdict = UNDECIDED
@@ -551,16 +528,15 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
     Example for a ratio of ranks, with `holds` and `fails` both (ln 2, INF): `the interval of Press rank lies above 2
     times; otherwise not reproduced if it lies below 2 times`.
     """
-
-    def bounds(*ends: tuple[str, float]) -> list[str]:
-        suffix = UNITS.get(quantity.unit, PLAIN)[1]
-        digits = 2 if quantity.unit == "%" else 3  # a margin of 0.005 nats is 0.501 %
-        shown = [(side, quantity.shown(end)) for side, end in ends if math.isfinite(end)]
-        return [f"{side} {numbers.true_minus(f'{end:.{digits}g}')}{suffix}" for side, end in shown]
-
-    region = " and ".join(bounds(("above", holds[0]), ("below", holds[1])))
-    other = " or ".join(bounds(("below", fails[0]), ("above", fails[1])))
-    return f"the interval of {quantity.what} lies {region}; otherwise not reproduced if it lies {other}"
+    suffix = UNITS.get(quantity.unit, PLAIN)[1]
+    digits = 2 if quantity.unit == "%" else 3  # a margin of 0.005 nats is 0.501 %
+    ends = (("above", holds[0]), ("below", holds[1]), ("below", fails[0]), ("above", fails[1]))
+    bounds = [
+        f"{side} {numbers.true_minus(f'{quantity.shown(end):.{digits}g}')}{suffix}" if math.isfinite(end) else ""
+        for side, end in ends
+    ]
+    inside, outside = " and ".join(filter(None, bounds[:2])), " or ".join(filter(None, bounds[2:]))
+    return f"the interval of {quantity.what} lies {inside}; otherwise not reproduced if it lies {outside}"
 
 
 def every(*parts: Rule) -> Rule:
@@ -597,9 +573,11 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
             models = chosen(data)
         else:
             models = [model for model in data.matching(pattern) if data.values(model, first.metrics[0], first.stage)]
+        if not models:
+            missing = "any head that qualifies" if chosen else "any head"
+            return Decision(CANNOT, missing={"quantity": first.what, "models": missing})
         share = tests if all_ else len(models)
-        decisions = [part.judge(data, model, *others, tests=share) for model in models]
-        return _joined(decisions, all_) if decisions else _lacks(first, "any head" + " that qualifies" * bool(chosen))
+        return _joined([part.judge(data, model, *others, tests=share) for model in models], all_)
 
     return replace(part, text=f"for {'every' if all_ else 'some'} head: {part.text}", judge=judge)
 

@@ -265,7 +265,13 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
         text = ", ".join(f"{data.label(model)} with seed {seed}" for model, seed in unlearned if model in models)
         yield Premise(Code.LEARNED, {"runs": text or "none"}, not text)
     if models and TEST_PPL in metrics:  # a run that is not converged shows which head is slow, not which is worse
-        falls = [(fall, data.label(model)) for model in models for fall in data.late_falls(model)]
+        runs = [(model, str(row.get("path", ""))) for model in models for row in data.planned.get((model, ""), [])]
+        logs = [(model, [epoch["valid_ppl"] for epoch in data.records.curve(path)]) for model, path in runs]
+        falls = [
+            (1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)], data.label(model))
+            for model, ppls in logs
+            if len(ppls) > 1
+        ]
         fall, label = max(falls, default=(0.0, "no epoch logs"))
         yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": CONVERGED}, fall < CONVERGED)
 
