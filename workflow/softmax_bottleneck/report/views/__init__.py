@@ -10,7 +10,6 @@ the options that the YAML file may set. Equal records give equal files.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, get_type_hints
 
 import matplotlib as mpl
@@ -68,11 +67,12 @@ def check_options(study: Study) -> None:
     """
     for experiment in study.experiments:
         options_of(study, experiment)
+        file = find_config("experiments", experiment.id, study.file.parent)
         for number, column in enumerate(experiment.columns):
             try:
                 metrics.find(column.metric, column.stage)
             except UserError as error:
-                raise UserError(f"{_file_of(study, experiment)}: columns.{number}.metric: {error}") from None
+                raise UserError(f"{file}: columns.{number}.metric: {error}") from None
 
 
 def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
@@ -82,31 +82,24 @@ def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
         UserError: the view or an option is unknown, or a value is not allowed. The message names the file to correct:
             that of the experiment, or that of the study if the study overrides the options.
     """
-    known = VIEWS[experiment.kind]
+    known, file = VIEWS[experiment.kind], find_config("experiments", experiment.id, study.file.parent)
     if experiment.view not in known:
         hint = did_you_mean(experiment.view, known)
-        raise UserError(f"{_file_of(study, experiment)}: view: unknown {experiment.view!r}{hint}")
-    try:
-        return {**vars(read(_options_type(known[experiment.view]), dict(experiment.options), "options"))}
-    except UserError as error:
-        is_own = experiment.options == load_experiment(experiment.id, study.file.parent).options
-        place = _file_of(study, experiment) if is_own else f"{study.file}: experiments.{experiment.id}"
-        raise UserError(f"{place}: {error}") from None
-
-
-@cache
-def _options_type(view: Callable[..., Any]) -> type:
-    """Return a frozen dataclass that has the keyword-only arguments of a view as fields, and validates their values."""
+        raise UserError(f"{file}: view: unknown {experiment.view!r}{hint}")
+    view = known[experiment.view]
     parameters = inspect.signature(view).parameters.values()
     options = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     types = get_type_hints(view, include_extras=True)
     fields: dict[str, Any] = {option.name: option.default for option in options if option.default is not option.empty}
     fields |= {"__annotations__": {option.name: types[option.name] for option in options}}
-    return schema.section(type("Options", (), fields))
-
-
-def _file_of(study: Study, experiment: Experiment) -> str:
-    return str(find_config("experiments", experiment.id, study.file.parent))
+    # A dataclass whose fields are the keyword-only arguments of the view; `read` validates their values.
+    options_type: type[Any] = schema.section(type("Options", (), fields))
+    try:
+        return {**vars(read(options_type, dict(experiment.options), "options"))}
+    except UserError as error:
+        is_own = experiment.options == load_experiment(experiment.id, study.file.parent).options
+        place = file if is_own else f"{study.file}: experiments.{experiment.id}"
+        raise UserError(f"{place}: {error}") from None
 
 
 def build(study: Study, experiment: Experiment, results: records.Records) -> Table | Figure:

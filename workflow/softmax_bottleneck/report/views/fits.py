@@ -72,16 +72,6 @@ class Frames:
             fits = fits.assign(**{GAP_CLOSED: 1.0 - fits[KL] / baseline})
         return cls(fits, truths, dict(source.study.fit_labels.get(plan, {})))
 
-    @property
-    def models(self) -> list[str]:
-        """The models of which at least one fit exists, in the plan's order."""
-        present = set(self.fits["model"])
-        return [model for model in self.names if model in present]
-
-    def have(self, metrics: Sequence[str] = ()) -> bool:
-        """Return True if there is at least one fit, and at least one value of every metric in `metrics`."""
-        return bool(len(self.fits)) and set(metrics) <= set(self.fits)
-
 
 def levels(frame: pd.DataFrame, column: str) -> list[float]:
     """Return the distinct values of a column in ascending order, or an empty list if there is no such column."""
@@ -113,10 +103,6 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
-def _nothing() -> plots.Drawing:
-    return plots.only_text(plots.NOTHING, pd.DataFrame(columns=["model", "seed"]))
-
-
 def _drawing(
     frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = ""
 ) -> plots.Drawing:
@@ -175,14 +161,14 @@ def fit_maps_figure(
         others: True to draw all concentrations except `alphas`.
     """
     frames = Frames.of(source, fits)
-    if not frames.have(metrics):
-        return _nothing()
-    named = frames.fits["alpha"].isin(alphas or levels(frames.fits, "alpha"))
-    shown = frames.fits[~named if others else named]
+    shown = frames.fits if set(metrics) <= set(frames.fits) else frames.fits.iloc[:0]
+    if len(shown):
+        named = shown["alpha"].isin(alphas or levels(shown, "alpha"))
+        shown = shown[~named if others else named]
     if shown.empty:
-        return _nothing()
+        return plots.only_text(plots.NOTHING, shown[["model", "seed"]])
     rows = [(alpha, metric) for alpha in levels(shown, "alpha") for metric in metrics]
-    sizes, models = levels(shown, "M"), frames.models
+    sizes, models = levels(shown, "M"), [m for m in frames.names if m in set(frames.fits["model"])]
     canvas, axes = plots.panels(2 * len(rows), max(len(models), len(sizes)), 3.1, 2.5)
     for squares, lines, (alpha, metric) in zip(axes[::2], axes[1::2], rows, strict=True):
         own, label = shown[shown["alpha"] == alpha], find(metric).label
@@ -213,8 +199,8 @@ def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
     the name of the plan, an entry under `fits` of the study.
     """
     frames = Frames.of(source, fits)
-    if not frames.have() or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.truths):
-        return _nothing()
+    if frames.fits.empty or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.truths):
+        return plots.only_text(plots.NOTHING, frames.fits.iloc[:0][["model", "seed"]])
     data = frames.truths[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
     data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
@@ -254,12 +240,13 @@ def fit_curves_figure(
         rows: `d` to give each metric a row of panels for each width; empty for one row per metric.
     """
     frames = Frames.of(source, fits)
-    shown, with_gap = frames.fits, GAP_CLOSED in metrics
-    if frames.have(metrics) and with_gap:  # where r > d, a softmax cannot represent the distribution
+    shown = frames.fits if set(metrics) <= set(frames.fits) else frames.fits.iloc[:0]
+    with_gap = GAP_CLOSED in metrics
+    if with_gap and len(shown):  # where r > d, a softmax cannot represent the distribution
         shown = shown[(shown["r"] > shown["d"]) & (shown["model"] != BASELINE)]
-    if shown.empty or not frames.have(metrics):
-        return _nothing()
-    models = [model for model in frames.models if model in set(shown["model"])]
+    if shown.empty:
+        return plots.only_text(plots.NOTHING, shown[["model", "seed"]])
+    models = [model for model in frames.names if model in set(shown["model"])]
 
     def draw(panel: Axes, row: tuple[str, float], value: float) -> None:
         metric, level = row

@@ -22,7 +22,7 @@ from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import Source, exact_value
-from softmax_bottleneck.study import ROOT, Column, Experiment, Study, load_experiment, schema
+from softmax_bottleneck.study import ROOT, Experiment, Study, load_experiment, schema
 
 RANK, SIZE = "rank_eff_1e-3", "parameters"
 COLUMNS = ["dataset", "model", "seeds", SIZE, TEST_PPL, RANK]
@@ -65,33 +65,21 @@ def summary_table(
             return replace(blank, note="reference", runs="")
         if metric in TESTS:
             by_seed = [source.values(dataset, model, TEST_PPL, blank.stage) for model in models]
-            samples = [[ppl for seed, ppl in values.items() if seed not in seeds_not_tested] for values in by_seed]
-            result = TESTS[metric](*samples)
+            tested = [[ppl for seed, ppl in values.items() if seed not in seeds_not_tested] for values in by_seed]
+            result = TESTS[metric](*tested)
             if result.p is None:
                 return replace(blank, reason=result.reason)
-            return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([len(own) for own in samples]))
-        return _gain_cell(source, blank, dataset, models, metric.removesuffix(metrics.REDUCTION), is_reduction)
+            return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([*map(len, tested)]))
+        samples = [source.values(dataset, model, metric.removesuffix(metrics.REDUCTION)) for model in models]
+        gaps = tuple(gap for m, values in zip(models, samples, strict=True) for gap in source.gaps(dataset, m, values))
+        own, reference = (mean_of(values.values()) for values in samples)
+        if own is None or reference is None:
+            return replace(blank, gaps=gaps)
+        gain = (reference.mean - own.mean) * (100 / reference.mean if is_reduction else 1)
+        counts = numbers.counts([len(values) for values in samples])
+        return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
     return source.section(dataset, source.rows, source.column_labels(columns), cell)
-
-
-def _gain_cell(
-    source: Source, blank: Cell, dataset: str, models: tuple[str, str], metric: str, in_percent: bool
-) -> Cell:
-    """Return a copy of the cell `blank` with a gain: the mean of a metric for `models[1]` minus that for `models[0]`.
-
-    If `in_percent` is True, the gain is in percent of the mean for `models[1]`. The copy also gets the reasons why
-    runs are missing. If one of the models has no value, the copy has no gain.
-    """
-    samples = [source.values(dataset, model, metric) for model in models]
-    both = zip(models, samples, strict=True)
-    gaps = tuple(gap for model, values in both for gap in source.gaps(dataset, model, values))
-    own, other = (mean_of(values.values()) for values in samples)
-    if own is None or other is None:
-        return replace(blank, gaps=gaps)
-    gain = (other.mean - own.mean) * (100 / other.mean if in_percent else 1)
-    counts = numbers.counts([len(values) for values in samples])
-    return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
 
 # --- every pair of models -------------------------------------------------------------------------------------------
@@ -139,21 +127,20 @@ def truth_table(source: Source) -> Iterator[Section]:
     The first row has exact values, such as the perplexity exp(entropy) that is expected in the test contexts. The
     second row scores the true distribution on the test text, as if it were a model.
     """
-
-    def exact_cell(dataset: str, column: Column, exact: str | None) -> Cell:
-        value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
-        measured, note = (None, "") if value is None else (MeasuredCell(value), "exact")
-        metric = exact or column.metric
-        return Cell(measured=measured, digits=column.digits, metric=metric, note=note, wanted=exact != "")
-
     for dataset in source.corpora:
-        if source.dataset(dataset).kind == "language":
-            section, rows = summary_table(source, dataset), list[Row]()
-            for key, (name, exact) in EXACT.items():
-                columns = source.experiment.columns
-                cells = (exact_cell(dataset, column, exact.get(column.metric, "")) for column in columns)
-                rows.append(Row(key, name, tuple(cells)))
-            yield replace(section, rows=(*rows, *section.rows))
+        if source.dataset(dataset).kind != "language":
+            continue
+        section, rows = summary_table(source, dataset), list[Row]()
+        for key, (name, exact_metrics) in EXACT.items():
+            cells = []
+            for column in source.experiment.columns:
+                exact = exact_metrics.get(column.metric, "")
+                value = 0.0 if exact is None else exact_value(source.records, dataset, exact)
+                measured, note = (None, "") if value is None else (MeasuredCell(value), "exact")
+                metric = exact or column.metric
+                cells.append(Cell(measured, digits=column.digits, metric=metric, note=note, wanted=exact != ""))
+            rows.append(Row(key, name, tuple(cells)))
+        yield replace(section, rows=(*rows, *section.rows))
 
 
 # --- the overview ----------------------------------------------------------------------------------------------------

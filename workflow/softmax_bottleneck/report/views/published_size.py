@@ -22,32 +22,22 @@ KEYS, CURVE = ["dataset", "model", "seed"], ["index", SIGMA, "tolerance"]
 LOWEST = 1e-9  # smallest relative singular value drawn; smaller ones are rounding errors
 
 
-# --- models and their families --------------------------------------------------------------------------------------
-def families() -> dict[str, str]:
-    """Return {archived model: name of the model's family}.
+def families_and_labels(source: Source) -> tuple[dict[str, str], dict[str, str]]:
+    """Return {archived model: name of the model's family} and {archived model: label in table and figure}.
 
     The models of a family have the same settings, except for the width d (`embedding_size`) and for `context_size`,
-    which is proportional to d. The family's name is the shortest name of its models.
+    which is proportional to d. The family's name is the shortest name of its models. A label is the model's label with
+    the body in brackets, such as `MoS (transformer)`. The body is left out if it is the papers' LSTM.
     """
     first: dict[str, str] = {}
-    models = {}
-    for run in sorted((archived.run for archived in archived_runs()), key=lambda run: len(run.model)):
-        body = run.settings["body"]  # a context vector may depend on d
+    families, labels = {}, {}
+    for archived in sorted(archived_runs(), key=lambda archived: len(archived.run.model)):
+        run, body = archived.run, archived.run.settings["body"]
         others = body | {"embedding_size": 1, "context_size": body["context_size"] / body["embedding_size"]}
-        models[run.model] = first.setdefault(canonical_json(run.settings | {"body": others}), run.model)
-    return models
-
-
-def archived_labels(source: Source) -> dict[str, str]:
-    """Return {archived model: label in table and figure}, such as `MoS (transformer)`.
-
-    The body in brackets is left out if it is the papers' LSTM.
-    """
-    labels = {}
-    for archived in archived_runs():
-        name, body = archived.label or label(source.study, archived.run.model), archived.run.body.kind
-        labels[archived.run.model] = name if body == "awd-lstm" else f"{name} ({body})"
-    return labels
+        families[run.model] = first.setdefault(canonical_json(run.settings | {"body": others}), run.model)
+        name = archived.label or label(source.study, run.model)
+        labels[run.model] = name if run.body.kind == "awd-lstm" else f"{name} ({run.body.kind})"
+    return families, labels
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -56,7 +46,7 @@ def published_size_table(source: Source) -> list[Section]:
 
     Rows are in ascending order of the number of parameters.
     """
-    labels, family, columns = archived_labels(source), families(), source.experiment.columns
+    (family, labels), columns = families_and_labels(source), source.experiment.columns
     by_size = sorted(archived_runs(), key=lambda archived: archived.values.get("parameters", 0.0))
     runs = {archived.name: archived for archived in by_size}
 
@@ -87,7 +77,7 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
     There is a panel for each combination of corpus, kind of body and width d. A panel has one curve per family of
     models, the mean over seeds. All panels have the same y range.
     """
-    family, labels = families(), archived_labels(source)
+    family, labels = families_and_labels(source)
     rows = []
     for archived in archived_runs():
         run = archived.run

@@ -8,9 +8,11 @@ GSS is the head of Parthiban et al. 2021 with a pointwise function of the logit.
 the function is k far below c, and 1 far above c. The paper trains GSS on a grid of values of c and k (Figure 2).
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -195,9 +197,11 @@ def sweep_figure(
 ) -> plots.Drawing:
     """Draw measured and published metrics against options of the head, such as the number of components.
 
-    There is a row of panels per corpus and option. The published numbers are in the same panels as the measured ones if
-    this study's models have the published settings, else in a second row of panels. A run or published model is drawn
-    only if it has all metrics of `panels` and `beside`.
+    There is a row of panels per corpus and option. It shows the models of the study's searches over this option. It
+    also shows published models that the study does not train, if their names end in the option and its value, such as
+    `mos-nt-components15` for `components`. The published numbers are in the same panels as the measured ones if this
+    study's models have the published settings, else in a second row of panels. A run or published model is drawn only
+    if it has all metrics of `panels` and `beside`.
 
     Args:
         source: the experiment with its records.
@@ -206,22 +210,20 @@ def sweep_figure(
         beside: metrics that are written to the figure's CSV but not drawn.
     """
     wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
-    rows = [
-        point | {"setting": setting, "value": value}
-        for dataset in source.corpora
-        for setting in sweeps
-        for value, model in _sweep_models(source, setting)
-        for point in _points(source, dataset, model, wanted)
-    ]
+    rows: list[dict[str, object]] = []
+    for dataset, setting in itertools.product(source.corpora, sweeps):
+        searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
+        members = {model for search in searches for model in search.members}
+        values = {run.model: run.head.options[setting] for run in reversed(source.study.runs) if run.model in members}
+        for model in source.experiment.absent:  # published models whose names end in the option and its value
+            if named := re.fullmatch(rf".*{setting}([0-9.]+)", model):
+                values.setdefault(model, named[1])
+        for value, model in sorted((float(values[model]), model) for model in source.rows if model in values):
+            place = {"setting": setting, "value": value}
+            rows += [point | place for point in _points(source, dataset, model, wanted)]
     data = _frame(rows, ("dataset", "setting", "value", "model", "origin", "seed"), wanted)
     if data.empty:
         return plots.only_text("No run of these sweeps is in this study.", data)
-
-    def draw(panel: Axes, row: tuple[str, pd.DataFrame, str], names: Sequence[str]) -> None:
-        setting, points, title = row
-        _sweep_panel(panel, points, names)
-        panel.set(title=title, xlabel=sweeps[setting], ylabel=" and ".join(metrics.find(name).words for name in names))
-        panel.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
 
     rows_of_panels = []
     for (dataset, setting), points in records.groups(data, "dataset", "setting"):
@@ -231,31 +233,26 @@ def sweep_figure(
             rows_of_panels.append((setting, points, ours if is_ours.any() else theirs))
         else:
             rows_of_panels += [(setting, points[is_ours], f"{ours}: measured"), (setting, points[~is_ours], theirs)]
-    canvas = plots.crossed(rows_of_panels, panels, 4.7, 3.0, draw)
+    canvas = plots.crossed(rows_of_panels, panels, 4.7, 3.0, partial(_sweep_panel, sweeps))
     note = "Dashed: published; where the setting is not the same, in a panel of its own."
     return plots.Drawing(canvas, data, f"{note} {plots.count_note(source, data[data['origin'] == MEASURED])}")
 
 
-def _sweep_models(source: Source, setting: str) -> list[tuple[float, str]]:
-    """Return pairs (value, model) for all models of the searches that vary the head's option `setting`.
-
-    The pairs are sorted by the value of the option. Published models that this study does not train are included if
-    their name ends with the option and its value, such as `mos-nt-components15` for `components`.
-    """
-    searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
-    members = {model for search in searches for model in search.members}
-    values = {run.model: run.head.options[setting] for run in reversed(source.study.runs) if run.model in members}
-    for model in source.experiment.absent:
-        if named := re.fullmatch(rf".*{setting}([0-9.]+)", model):
-            values.setdefault(model, named[1])
-    return sorted((float(values[model]), model) for model in source.rows if model in values)
-
-
-def _sweep_panel(axes: Axes, points: pd.DataFrame, names: Sequence[str]) -> None:
+def _sweep_panel(
+    sweeps: Mapping[str, str], axes: Axes, row: tuple[str, pd.DataFrame, str], names: Sequence[str]
+) -> None:
     """Draw, for each metric, a line through the means over seeds, a dot per run, and published values as crosses.
 
-    `points` has the columns `value` (x axis), `origin` and the metrics `names`, of which there are at most two.
+    Args:
+        sweeps: {option of the head: label of the x axis}.
+        axes: the panel.
+        row: the option of the head, the points, and the panel's title. The points have the columns `value` (x axis),
+            `origin` and the metrics `names`.
+        names: the metrics of the panel, at most two.
     """
+    setting, points, title = row
+    axes.set(title=title, xlabel=sweeps[setting], ylabel=" and ".join(metrics.find(name).words for name in names))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
     for metric, look in zip(names, LOOKS, strict=False):
         mean = ours.groupby("value")[metric].mean()
@@ -292,6 +289,7 @@ def spectrum_figure(
         top: upper end of the y axis of a `first` panel.
     """
     data, looks = _singular_values(source, panels), plots.styles(list(source.models))
+    stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         title, longest = plots.corpus_title(source, dataset), int(own["index"].max())
@@ -306,7 +304,11 @@ def spectrum_figure(
             plots.curves(panel, own[own[y] > 0], "index", y, looks)
             panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=text)
             plots.log_y(panel)
-            tolerances = _tolerances(source, dataset, relative=side == "all")
+            tolerances = []  # of the Press rank, one per run with a measured rank
+            for model in source.models:
+                by_seed = source.values(dataset, model, RANK_TOLERANCE, stage)
+                scale = source.values(dataset, model, SIGMA_MAX, stage)
+                tolerances += [by_seed[s] / (scale[s] if side == "all" else 1) for s in by_seed if s in scale]
             if side == "all":  # far below the tolerance there is only rounding
                 panel.set_ylim((float(np.median(tolerances)) if tolerances else 1e-5) / 300, 1.5)
             panel.xaxis.set_major_formatter(plots.integer)
@@ -337,19 +339,6 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
                 values |= {"index": thinned[0].astype(np.int64), SIGMA: thinned[1] / thinned[1][0], RAW: thinned[1]}
                 frames.append(pd.DataFrame(values)[list(frames[0])])
     return pd.concat(frames[1:] or frames, ignore_index=True)
-
-
-def _tolerances(source: Source, dataset: str, *, relative: bool) -> list[float]:
-    """Return the tolerance of the Press rank for each run with a measured rank.
-
-    The tolerance is the singular value below which a value does not count. With `relative`, each tolerance is divided
-    by the run's largest singular value.
-    """
-    tolerances, stage = [], records.FINETUNED if "finetune" in source.experiment.stages else ""
-    for model in source.models:
-        tolerance, largest = (source.values(dataset, model, metric, stage) for metric in (RANK_TOLERANCE, SIGMA_MAX))
-        tolerances += [tolerance[seed] / (largest[seed] if relative else 1) for seed in tolerance if seed in largest]
-    return tolerances
 
 
 # --- along training -------------------------------------------------------------------------------------------------
@@ -399,47 +388,32 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
     such as the activation. Only the first section shows published ranks. A kind without ranks has no section. The
     option `synthetic` is read by the step `synthetic`, not here.
     """
-    drawn = source.records.synthetic
-    plain = {option for condition in source.published["condition"] for option in condition.split(";")}
-    options_of = [[option for option in text.split(";") if option not in plain] for text in drawn["condition"]]
-    readings = [", ".join(option for option in own if not option.startswith("K=")) for own in options_of]
-    drawn = drawn.assign(reading=readings, components=[*map(_components, drawn["condition"])])
-    sections = (_matrix_section(source, drawn[drawn["metric"] == metric], metric) for metric in MATRICES)
-    yield from (section for section in sections if section.rows)
+    every, published = (
+        table.assign(components=table["condition"].str.extract(r"(?:^|;)K=(\d+)")[0].fillna("1").astype(int))
+        for table in (source.records.synthetic, source.published)
+    )
+    plain = {option for condition in published["condition"] for option in condition.split(";")}
+    options_of = [[option for option in text.split(";") if option not in plain] for text in every["condition"]]
+    every["reading"] = [", ".join(option for option in own if not option.startswith("K=")) for own in options_of]
 
-
-def _components(condition: str) -> int:
-    match = re.search(r"(?:^|;)K=(\d+)", condition)
-    return int(match[1]) if match else 1
-
-
-def _matrix_section(source: Source, drawn: pd.DataFrame, metric: str) -> Section:
-    """Return the section of `rank_demo_table` for one kind of rank.
-
-    It has a row per model and reading, and a column per number K of mixture components.
-
-    Args:
-        source: the experiment with its records.
-        drawn: the measured ranks of this kind, with the columns model, value, `reading` (as text) and `components`.
-        metric: the kind of rank, which is a key of MATRICES.
-    """
-    same = metric == RANK
-    printed = source.published if same else source.published.iloc[:0]
-    models = list(dict.fromkeys([*printed["model"], *drawn["model"]]))
-    keys = {(model, "") for model in printed["model"]} | set(zip(drawn["model"], drawn["reading"], strict=True))
-    rows = {f"{m} {r}".strip(): (m, r) for m, r in sorted(keys, key=lambda key: (key[1], models.index(key[0])))}
-    labels = {row: f"{label(source.study, m)} ({r})" if r else label(source.study, m) for row, (m, r) in rows.items()}
-    columns = {k: f"K = {k}" for k in sorted({*map(_components, printed["condition"]), *drawn["components"]})}
-
-    def cell(row: str, components: int) -> Cell:
+    def cell(metric: str, rows: Mapping[str, tuple[str, str]], row: str, components: int) -> Cell:
         model, reading = rows[row]
-        own = drawn[(drawn["model"] == model) & (drawn["reading"] == reading) & (drawn["components"] == components)]
-        of_k = {"condition": rf"(?:^|;)K={components}(?:;|$)"}
-        published = source.find_published("synthetic", model, RANK, of_k) if same else None
+        own = every[(every["metric"] == metric) & (every["model"] == model)]
+        own = own[(own["reading"] == reading) & (own["components"] == components)]
+        of_k, same = {"condition": rf"(?:^|;)K={components}(?:;|$)"}, metric == RANK
+        quoted = source.find_published("synthetic", model, RANK, of_k) if same else None
         gaps = ("not drawn yet",) if own.empty else ()
-        return Cell(mean_of(own["value"]), published, metric=metric, planned=len(own), same=same, gaps=gaps)
+        return Cell(mean_of(own["value"]), quoted, metric=metric, planned=len(own), same=same, gaps=gaps)
 
-    return section("synthetic", MATRICES[metric], labels, columns, cell)
+    for metric, title in MATRICES.items():
+        drawn, printed = every[every["metric"] == metric], published if metric == RANK else published.iloc[:0]
+        models = list(dict.fromkeys([*printed["model"], *drawn["model"]]))
+        keys = {(model, "") for model in printed["model"]} | set(zip(drawn["model"], drawn["reading"], strict=True))
+        rows = {f"{m} {r}".strip(): (m, r) for m, r in sorted(keys, key=lambda key: (key[1], models.index(key[0])))}
+        names = {row: label(source.study, m) + (f" ({r})" if r else "") for row, (m, r) in rows.items()}
+        columns = {k: f"K = {k}" for k in sorted({*printed["components"], *drawn["components"]})}
+        if rows:
+            yield section("synthetic", title, names, columns, partial(cell, metric, rows))
 
 
 # --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------

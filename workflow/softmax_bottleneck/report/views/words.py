@@ -7,9 +7,9 @@ experiment with its records and published numbers, and `dataset` is the name of 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,28 +191,18 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
     return measured, list(dict.fromkeys([*(place for own in measured.values() for place in own), *printed])), printed
 
 
-@cache
-def published_words(name: str) -> Mapping[tuple[Place, str], str]:
-    """Return {(position, model): text} with the published words; the text has a line per word, as in `Prediction.text`.
-
-    `name` is the name of a CSV file in report/published, such as `parthiban2021_sm_table2_top5.csv`.
-    """
-    lines: dict[tuple[Place, str], list[str]] = {}
-    for row in records.read_csv(PUBLISHED / name).to_dict("records"):
-        place = Place(row["group"], int(row["context"]), row["true_next_token"])
-        text = f"{'*' if row['hit'] == '1' else ''}{row['word']} {row['prob']}"
-        lines.setdefault((place, row["model"]), []).append(text)
-    return {key: "\n".join(own) for key, own in lines.items()}
-
-
 def top5_table(source: Source, dataset: str, *, words: str) -> Section:
     """Return a section with a row per position in the test text and a column per model: the five most probable words.
 
     The measured words are those of a model's first run. `words` is the name of the CSV file in report/published with
-    the published words.
+    the published words, such as `parthiban2021_sm_table2_top5.csv`.
     """
     measured, places, _ = _predictions_on(source, dataset)
-    printed = published_words(words)
+    printed: dict[tuple[Place, str], list[str]] = {}  # lines of text, as in `Prediction.text`
+    for word in records.read_csv(PUBLISHED / words).to_dict("records"):
+        place = Place(word["group"], int(word["context"]), word["true_next_token"])
+        line = f"{'*' if word['hit'] == '1' else ''}{word['word']} {word['prob']}"
+        printed.setdefault((place, word["model"]), []).append(line)
     shown = {f"{place.group} {place.number} {place.target}": place for place in places}
     rows = {}
     for key, place in shown.items():
@@ -221,7 +211,7 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
         rows[key] = name if is_known else f"{name} (not in this vocabulary)"
 
     def cell(row: str, model: str) -> Cell:
-        own, text = measured.get(model, {}).get(shown[row]), printed.get((shown[row], model))
+        own, text = measured.get(model, {}).get(shown[row]), "\n".join(printed.get((shown[row], model), ()))
         gaps = source.gaps(dataset, model, source.planned(dataset, model)[:1] if own else [])
         return Cell(
             label=own.text if own else "",
@@ -249,25 +239,24 @@ def hits_figure(source: Source) -> plots.Drawing:
             rows.append((dataset, model, *place, hit, published.number if published else None))
     data = pd.DataFrame(rows, columns=["dataset", "model", "group", "context", "target", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
-
-    def draw(panel: Axes, row: tuple[str, str], _: object) -> None:
-        dataset, side = row
-        name = plots.corpus_title(source, dataset) if side == "measured" else source.published_title(dataset)
-        _hit_panel(source, panel, data[data["dataset"] == dataset], side, f"{name}: {side}")
-
     height = 0.3 * len(source.rows) + 1.6 if len(data) else 0.6
-    canvas = plots.crossed([(d, side) for d in source.corpora for side in sides], [None], 9.2, height, draw)
+    panels = [(dataset, side) for dataset in source.corpora for side in sides]
+    canvas = plots.crossed(panels, [None], 9.2, height, partial(_hit_panel, source, data))
     measured = data.dropna(subset="measured")
     return plots.Drawing(canvas, data, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
 
 
-def _hit_panel(source: Source, axes: Axes, data: pd.DataFrame, side: str, title: str) -> None:
+def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, str], _: object) -> None:
     """Draw one panel on `axes`: for each model a row with a square per position, and the number of hits at the end.
 
-    A filled square is a hit. `data` has the columns model, group, context, target, measured and published. `side` is
-    the column to draw, `measured` or `published`: 1 for a hit, 0 for a miss, nan for no prediction. Positions at which
-    every model has nan are left out.
+    A filled square is a hit. `data` has the columns dataset, model, group, context, target, measured and published.
+    `row` is the corpus and the column to draw, `measured` or `published`: 1 for a hit, 0 for a miss, nan for no
+    prediction. Positions at which every model has nan are left out.
     """
+    dataset, side = row
+    name = plots.corpus_title(source, dataset) if side == "measured" else source.published_title(dataset)
+    title = f"{name}: {side}"
+    data = data[data["dataset"] == dataset]
     data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
     shown = set(data.dropna(subset=side)["model"])
     if not shown:
