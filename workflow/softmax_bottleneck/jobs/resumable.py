@@ -139,14 +139,16 @@ class Work(Protocol):
         """Return the finished share of the work (0 to 1) and a line of progress, after `wall_s` seconds of work."""
 
     def outcome(self, session: "Session") -> Outcome:
-        """Write the output files of the finished work.
+        """Write the output files of the finished work, and return what belongs in its record.
+
+        The record is a JSON file, such as done.json; the caller writes it last, as the sign that the work has finished.
 
         `session` gives the wall time so far. If writing takes long, call `session.lease.beat()` now and then to keep
         the lease.
 
         Returns:
-            A tuple of three dicts: the content of the record, {name of an input: sha256}, and further entries of the
-            record's provenance.
+            A tuple of three dicts: the content of the record without provenance, the provenance's {name of an input:
+            sha256}, and further entries of the provenance.
         """
 
 

@@ -151,7 +151,7 @@ class FinishedStudy:
 
     @cached_property
     def views(self) -> list[CorpusData]:
-        """The data of the corpora in `datasets`, one `CorpusData` per corpus, which the rules of claims read."""
+        """The records of each corpus in the property `datasets`, as the rules of claims read them."""
         return [CorpusData(self.records, dataset) for dataset in self.datasets]
 
 

@@ -1,4 +1,7 @@
-"""Fits of output heads to known distributions, with one free vector per context (`fits` of a study)."""
+"""The section `fits` of a study: which heads are fitted to which known distributions, and with which settings.
+
+This module reads and plans them; `training.fit` computes them. A fit trains a head and one free vector per context.
+"""
 
 import itertools
 from collections.abc import Mapping
@@ -206,7 +209,7 @@ class Unit:
 
 
 def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str) -> tuple[Unit, ...]:
-    """Return the units of a plan: one for each setting of the distributions and each seed.
+    """Return the units of a plan: one per seed and setting of the distributions, such as alpha.
 
     Args:
         name: name of the plan, an entry under `fits` of a study.

@@ -80,8 +80,9 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     A fit without a softmax fit of the same r, d and seed has no row. Without any fits the table has columns but no
     rows. The columns are:
 
-    * model, seed, r, d, and the metrics of the fit. `d` is the planned width, `width` that of the fitted head. They
-      differ if the head was made wider or narrower to have at most as many parameters as another head.
+    * model, seed, r, d (here the planned width), and one column per metric of the fit.
+    * `width`, one of these metrics: the width of the fitted head. It differs from d if the head was made wider or
+      narrower to have at most as many parameters as another head.
     * `<metric>_truth`, the same metric of the true distribution.
     * `<metric>_softmax`, the same metric of the softmax fit with the same r, d and seed.
     * `lost`: the KL as a share of the unigram model's KL.
@@ -136,10 +137,11 @@ def smallest_step(own: pd.DataFrame) -> float:
 
 @partial(over_seeds, "Pearson’s r of rank over r, and KL", "", SOFTMAX)
 def width_and_loss(own: pd.DataFrame) -> float:
-    """Return Pearson's correlation of log(Press rank / r) and the KL lost, over the softmax fits of one seed (`own`).
+    """Return Pearson's correlation of log(Press rank / r) and relative KL over the softmax fits of one seed.
 
-    `own` has the columns of `fits`; `lost` is the KL as a share of the unigram model's. The Press rank is that of the
-    fitted log-probabilities. For fewer than MIN_POINTS fits return nan.
+    `own` is the part of the table `fits` with these fits. The relative KL, its column `lost`, is the KL of the fit
+    divided by the KL of a unigram model. The Press rank is that of the fitted log-probabilities. For fewer than
+    MIN_POINTS fits return nan.
     """
     log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan

@@ -123,7 +123,7 @@ class Curve:
 
 
 def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> plots.Drawing:
-    """Draw, for each pair (c, k), a piecewise linear function of the logit l and its smooth version, GSS.
+    """Draw a piecewise linear function of the logit l and its smooth version, GSS, for each (c, k) of `curves`.
 
     The piecewise linear function has the slope k below c and 1 above c (Parthiban et al. 2021, eq. 3). The smooth
     function is GSS(l) = k (l - c) + c - (k - 1) ln(exp(l - c) + 1) (eq. 5).
