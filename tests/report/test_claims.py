@@ -232,8 +232,6 @@ RELU = [
 ]
 DEAD = [("kanai-relu", "test_ppl", "", [2000.0] * 3), ("kanai-relu", "unigram_ppl", "", [112.0] * 3)]
 CORRELATED = examples.example(BY_ID["grid-correlation"], True)
-
-
 PLIF = ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=390)
 MOS_RANK = ranks(transformer=18, transformer_mos=399)
 
@@ -362,8 +360,6 @@ def test_two_entries_of_fits_to_the_same_distributions_are_not_mixed() -> None:
 
 # --- the true distribution as a control -----------------------------------------------------------------------------
 TRUTH_NUMBERS = {"test_ppl": 50.0, "train_ppl": 50.0, "rank_press": 102.0, "rank_eff_1e-4": 47.0}
-
-
 OVERFITTED = ppl(softmax=57, lms_plif_frozen=55) + ranks("train_ppl", softmax=34, lms_plif_frozen=37)
 
 
