@@ -576,7 +576,7 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
         if not models:
             missing = "any head that qualifies" if chosen else "any head"
             return Decision(CANNOT, missing={"quantity": first.what, "models": missing})
-        share = tests if all_ else len(models)
+        share = tests * (1 if all_ else len(models))
         return _joined([part.judge(data, model, *others, tests=share) for model in models], all_)
 
     return replace(part, text=f"for {'every' if all_ else 'some'} head: {part.text}", judge=judge)
