@@ -94,7 +94,7 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
 
 
 def _plain(weight_VD: Floats, deadline: float) -> Float64:
-    """Return the identity matrix [D, D]: as M in `_not_ahead`, it leaves w_i - mean as it is. `deadline` is unused."""
+    """Return the identity matrix [D, D], which makes w_i - mean the candidate direction; `deadline` is unused."""
     return np.eye(weight_VD.shape[1])
 
 

@@ -122,8 +122,10 @@ class RankReport:
         effective: {epsilon: effective rank at this epsilon}.
         m, n: numbers of rows and columns.
         n_zero: number of singular values that are exactly zero by construction.
-        method: method that computed the singular values, such as `svd` or `gram-of-columns` (list in `Spectrum`).
-        dtype: number type of the matrix; for the method `factors`, that of the context vectors.
+        method: how the singular values were computed: by an SVD (`svd`), from a Gram matrix (`gram-of-columns`) or from
+            the factors of a log-linear head (`factors`); `Spectrum` lists all names.
+        dtype: number type of the matrix, or, for the method `factors`, which never builds the matrix, of the context
+            vectors.
         noise_floor: limit below which singular values are only rounding errors.
         eps: machine epsilon in the tolerance of the Press rank.
         note: a warning about the Press rank, or "".
@@ -160,8 +162,8 @@ class RankReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as a flat dict for JSON.
 
-        The keys are those of `metrics`, then the names of properties and attributes of this class and of `PressRank`:
-        tolerance_sensitive, tolerance, sigma_max, m, n, n_zero, method, dtype, eps, noise_floor, floor_clear and note.
+        The keys are those of the method `metrics`; tolerance_sensitive, tolerance and sigma_max from the class
+        `PressRank`; and m, n, n_zero, method, dtype, eps, noise_floor, floor_clear and note from this class.
         """
         return {
             **self.metrics(),
@@ -182,7 +184,7 @@ def rank_report(
     Args:
         spectrum: the singular values.
         epsilons: an effective rank is computed for each of these numbers between 0 and 1.
-        eps: machine epsilon in the tolerance of the Press rank (see `press_rank`).
+        eps: machine epsilon in the tolerance of the Press rank, 0.5 sqrt(m + n + 1) sigma_max eps.
     """
     press = press_rank(spectrum.sigma, spectrum.m, spectrum.n, eps)
     return RankReport(

@@ -42,7 +42,8 @@ class Gram:
 
     Args:
         n: number of columns of M.
-        solver: function that computes the eigenvalues on the CPU; by default `lapack_eigenvalues`.
+        solver: function from the Gram matrix, which it may overwrite, to its ascending eigenvalues; it runs on the CPU.
+            By default LAPACK's (`lapack_eigenvalues`).
 
     Attributes:
         matrix: the sum over all full blocks so far; on the CPU only its lower triangle is meaningful.
@@ -68,7 +69,7 @@ class Gram:
         self._method = ""
 
     def _zeros(self, n: int) -> Any:
-        """Return an n x n matrix of zeros in main memory, or on the device of a `DeviceGram`."""
+        """Return an n x n matrix of zeros in main memory; the subclass `DeviceGram` returns one on its device."""
         return np.zeros((n, n), order="F")
 
     def _rows_at_once(self, n: int) -> int:
@@ -99,8 +100,9 @@ class Gram:
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
         """Return the singular values of a matrix M from its Gram matrix; the call destroys the Gram matrix.
 
-        The noise floor is the square root of the larger of two estimates of an eigenvalue's error. One is the result of
-        `_error`. The other is the magnitude of the most negative eigenvalue, as exact eigenvalues are not negative.
+        The noise floor is the square root of the larger of two estimates of an eigenvalue's error. One is an estimate
+        of rounding errors (`_error`). The other is the magnitude of the most negative eigenvalue, as exact eigenvalues
+        are not negative.
 
         Args:
             m: number of rows of M.
@@ -130,7 +132,7 @@ class Gram:
     def _eigenvalues(self, m: int, n: int, trace: float) -> Float64:
         """Return the ascending eigenvalues of the Gram matrix; the call may overwrite `matrix` or set it to None.
 
-        `DeviceGram` needs the shape (m, n) of M and the trace of the Gram matrix for its checks.
+        Only the checks of the subclass `DeviceGram` use the shape (m, n) of M and the trace of the Gram matrix.
         """
         return self._solver(self.matrix)
 
@@ -154,9 +156,9 @@ class DeviceGram(Gram):
 
     Eigenvalue solvers on GPUs are known to fail or to return wrong values for n above about 23,000. Therefore three
     checks must hold. The eigenvalues sum to the trace. Their squares sum to the squared Frobenius norm. The number of
-    eigenvalues above the squared Press tolerance agrees with an independent count (`inertia_count`). If a check fails,
-    the CPU computes the eigenvalues of the same matrix, and the spectrum's `method` says so. Memory on the device:
-    three to four times 8 n^2 bytes.
+    eigenvalues above the squared Press tolerance agrees with a count that needs no eigenvalues (`inertia_count`). If a
+    check fails, the CPU computes the eigenvalues of the same matrix, and the spectrum's attribute `method` contains
+    "eigenvalues by the CPU". Memory on the device: three to four times 8 n^2 bytes.
 
     Args:
         n: number of columns of M.
@@ -236,8 +238,8 @@ def lapack_eigenvalues(matrix: Float64) -> Float64:
     """Return the ascending eigenvalues of a symmetric matrix from its lower triangle; the matrix is overwritten.
 
     A matrix that is not in Fortran order is first copied, which takes as much memory again. The routine is LAPACK's
-    dsyevd_2stage, for which SciPy has no wrapper. It takes three fifths of the time of SciPy's `evd`. If SciPy's LAPACK
-    has no dsyevd_2stage, `evd` is used.
+    dsyevd_2stage, for which SciPy has no wrapper. It takes three fifths of the time of SciPy's eigvalsh with the driver
+    `evd`. If SciPy's LAPACK has no dsyevd_2stage, eigvalsh is used.
 
     Raises:
         LinAlgError: the routine did not converge.

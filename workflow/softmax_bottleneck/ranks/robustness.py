@@ -100,7 +100,7 @@ def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Ro
 
 
 def _row(table: str, condition: str, metric: str, value: float) -> Row:
-    """Return a result row (see `rows`) with seed 0 and the paper's model: MoS trained with NT-ASGD (`mos-nt`)."""
+    """Return a row of results as a dict, with seed 0 and the paper's model: MoS trained with NT-ASGD (`mos-nt`)."""
     return {"table": table, "model": "mos-nt", "condition": condition, "metric": metric, "value": value, "seed": 0}
 
 
@@ -138,9 +138,9 @@ def _noise(
     """Yield result rows with the ranks of the n x n diagonal matrix of singular values under noise, for several c.
 
     The matrix is scaled so that its largest singular value is 1. One noise matrix is drawn, and multiplied by sqrt(c)/n
-    for each c. The metrics are the Press rank (`rank_press`); the rank that `predicted_rank` gives for n contexts
-    (`rank_predicted`) and for the paper's 10,000 contexts (`rank_predicted_paper`); and the effective ranks (such as
-    `rank_eff_1e-3`).
+    for each c. The metrics are the Press rank (`rank_press`); the Press rank that the quarter-circle law predicts for n
+    contexts (`rank_predicted`) and for the paper's 10,000 contexts (`rank_predicted_paper`); and the effective ranks
+    (such as `rank_eff_1e-3`).
 
     Args:
         matrix: the truncated matrix, which has n rows.

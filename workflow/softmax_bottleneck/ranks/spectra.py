@@ -80,9 +80,10 @@ def centred_singular_values(
         chunks: function that returns a new iterator over the chunks of rows, each [any, n_columns]. The function is
             called twice for the centring "both", which reads all rows twice, and otherwise once.
         n_columns: width of every chunk.
-        centring: "none", "rows" or "both" (see `singular_values`).
+        centring: "none"; "rows" to subtract from every row its mean; or "both" to then subtract from every column its
+            mean, too.
         progress: called once per chunk with the number of rows read so far; with "both", only in the second reading.
-        make_gram: function from a number of columns to a `Gram` or `DeviceGram` without rows.
+        make_gram: function from the size of a Gram matrix to an empty one, on the CPU (`Gram`) or a GPU (`DeviceGram`).
 
     Raises:
         DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
@@ -127,7 +128,7 @@ def gram_singular_values(
         chunks: consecutive rows; the caller may reuse one buffer for all chunks.
         n_columns: n, the width of every chunk.
         progress: called once per chunk with the number of rows read so far.
-        make_gram: function from a number of columns to a `Gram` or `DeviceGram` without rows.
+        make_gram: function from the size of a Gram matrix to an empty one, on the CPU (`Gram`) or a GPU (`DeviceGram`).
 
     Raises:
         DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
@@ -153,7 +154,7 @@ def nested_singular_values(
         n_columns: width of every chunk.
         first_rows: number of rows of the first spectrum, counted from the start of the matrix.
         progress: called once per chunk with the number of rows read so far.
-        make_gram: function from a number of columns to a `Gram` or `DeviceGram` without rows.
+        make_gram: function from the size of a Gram matrix to an empty one, on the CPU (`Gram`) or a GPU (`DeviceGram`).
 
     Returns:
         (first, whole). The first spectrum is None if `first_rows` is None, or not less than the number of all rows.
@@ -201,9 +202,10 @@ def _is_tall(n_rows: int, n_columns: int) -> bool:
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Return copies of the first chunks; stop after the chunk that makes the rows so far a tall matrix (`_is_tall`).
+    """Return copies of the first chunks, up to the chunk with which the rows so far form a tall matrix.
 
-    The remaining chunks can be read from `rows` afterwards. If no chunk makes the matrix tall, all chunks are returned.
+    A tall matrix has more than n/2 rows for its n columns, and too many entries for an SVD. The remaining chunks can be
+    read from `rows` afterwards. If the matrix never gets tall, all chunks are returned.
     """
     held: deque[Floats] = deque()
     count = 0
@@ -302,7 +304,7 @@ def factored_singular_values(
 
     The rank is at most D + 2: the D columns of W (the softmax bottleneck, Yang et al. 2018, section 2), the bias and
     log Z. The bound is D + 1 for the centring "rows" and D for "both". All further singular values are exactly zero;
-    the spectrum has only their number, `n_zero`.
+    the spectrum has only their number, as its attribute `n_zero`.
 
     Method: a QR decomposition of each factor, then the SVD of the small matrix R_left R_right^T of the two factors R.
     The N x V matrix is never built: beside the factors, only some blocks of their rows are in memory.
@@ -311,9 +313,10 @@ def factored_singular_values(
         contexts_ND: context vectors H, which are multiplied by W^T. For MoC, these are the mixed vectors.
         weight_VD: word matrix W.
         bias_V: bias b of the words.
-        log_z_N: log of the sum over words of exp(H W^T + b), from `log_normalisers`. Zeros will do for the centrings
-            "rows" and "both", which remove log Z in any case.
-        centring: "none", "rows" or "both", as in `singular_values`.
+        log_z_N: log of the sum over words of exp(H W^T + b), one number per context. Zeros will do for the centrings
+            "rows" and "both", which remove log Z in any case. `log_normalisers` computes it.
+        centring: "none"; "rows" to subtract from every row its mean; or "both" to then subtract from every column its
+            mean, too.
 
     Raises:
         DataError: shapes do not fit, or a number is nan or infinite.

@@ -32,7 +32,8 @@ class Spectrum:
         n: number of columns.
         method: method of computation, in float64: svd, svd-gesvd, gram-of-columns, gram-of-rows or factors. On a GPU,
             the name of the device follows in brackets.
-        dtype: number type of the matrix; for the method `factors`, that of the context vectors.
+        dtype: number type of the matrix, or, for the method `factors`, which never builds the matrix, of the context
+            vectors.
         noise_floor: singular values below this are only rounding errors of the method.
     """
 
@@ -59,7 +60,7 @@ class Spectrum:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Spectrum:
-        """Return the spectrum from the arrays of `to_arrays`."""
+        """Return the spectrum from {attribute: array} with all attributes, the result of `to_arrays`."""
         plain = {name: arrays[name].item() for name in cls.__dataclass_fields__ if name != "sigma"}
         return cls(sigma=arrays["sigma"], **plain)
 

@@ -125,10 +125,10 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 # --- small files ----------------------------------------------------------------------------------------------------
 def read(run: Run, folder: Path) -> RunFiles:
-    """Read and check the small files of a run; the problems are in `findings` of the result.
+    """Read and check the small files of a run, which are in `folder`; the result's list `findings` has the problems.
 
     A problem is a file that is damaged (its hash does not match), foreign (it names another run), or stale (it was made
-    from another version of a file of the run). Absent files are not a problem.
+    from another version of one of the run's other files). Absent files are not a problem.
     """
     found = RunFiles(run, folder)
     for name in RESULTS:
@@ -216,7 +216,7 @@ class Verification:
         return not self.findings and self.counts["ok"] == self.counts["planned"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict for verify.json: the attributes, `complete`, and `status` ("ok" or "incomplete")."""
+        """Return a dict for verify.json: attributes, the property `complete`, and `status` ("ok" or "incomplete")."""
         facts = asdict(self) | {"complete": self.complete}
         return facts | {"status": "ok" if self.complete else "incomplete"}
 

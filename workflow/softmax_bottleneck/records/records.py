@@ -34,18 +34,21 @@ class Records:
     """The results of all runs of a study.
 
     Attributes:
-        rows: one row per number, with the columns COLUMNS. `value` and `std` are floats, `n` and `seed` nullable
-            integers, all others text. `run_id` is empty if the number belongs to no training run.
+        rows: one row per number. The columns (COLUMNS) are the texts source, table, dataset, model, condition, metric
+            and run_id, the floats value and std (standard deviation), and the nullable integers n (number of
+            observations) and seed. `run_id` is empty if the number belongs to no training run.
         states: one row per planned run, with the columns STATE_COLUMNS. A run that several models share, because their
             settings are the same, has one row per model; these rows have the same `path`.
         stages: one row per planned finetuning or dynamic evaluation, with the columns STAGE_COLUMNS. In `rows`, their
             numbers have the `condition` `finetuned` or `dynamic`.
         parents: {path of a file below results/runs: sha256} for every file that was read.
         environments: the distinct environments of the results, with the keys git, versions, hardware and deterministic.
-        details: {path of a run: {key: result}} for results that are not single numbers; `detail` lists the keys.
+        details: {path of a run: {key: result}} for results that are not single numbers, such as predicted words. The
+            method `detail` lists the keys.
         curves: one row per run and epoch, columns CURVE_COLUMNS.
-        spectra: {path of a run: array [2, K]} with K selected singular values of its log-probability matrix, in
-            descending order, as `thinned` returns it. A run whose singular values were not measured has no entry.
+        spectra: {path of a run: array [2, K]} for K selected singular values of the log-probability matrix, in
+            descending order: first their indices, from 1, then their values. A run whose singular values were not
+            measured has no entry.
         corpora: {dataset: content of its corpus.json}, with the keys tokens, vocabulary_size, token_sha256 and doubts
             (warnings).
         verification: the content of verify.json; its key `findings` lists the problems found in the study's files.
@@ -79,14 +82,14 @@ class Records:
 
         Args:
             condition: `finetuned` or `dynamic` for a number of that stage, or `benchmark=<name>` for word similarity.
-                For a position in the test text, the attributes `group` and `number` of its `Place`, such as
-                `group=random;context=3`. Empty for all other numbers.
+                `group=<group>;context=<number>` for a position in the test text, such as `group=random;context=3` for
+                the third position of the group `random`. Empty for all other numbers.
         """
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
 
     @cached_property
     def unlearned(self) -> frozenset[tuple[str, str, int]]:
-        """The runs (dataset, model, seed) whose perplexity is hardly better than a unigram model's (`is_unlearned`).
+        """The runs (dataset, model, seed) whose test perplexity is above 95 % of a unigram model's (`is_unlearned`).
 
         The rank of such a run says nothing about its head, so correlations of rank and perplexity leave it out.
         """
@@ -207,7 +210,7 @@ def save(records: Records, folder: Path) -> None:
 
 
 def load(folder: Path) -> Records:
-    """Load the records that `save` wrote.
+    """Load the records of a study from a folder with the files that `save` wrote.
 
     Raises:
         DataError: a file is missing or damaged. The step `collect` writes it again.
