@@ -1,6 +1,7 @@
 """Claims that need no corpus: about heads fitted to known distributions, untrained layers, and random matrices.
 
-Every seed of a fit samples its own distributions. A seed is therefore the statistical unit of the fits' intervals.
+Every seed of a fit samples its own distributions. A seed is therefore the statistical unit of the fits' intervals. The
+table of fits has one row per fit, and a column for each setting and metric; the function `fits` lists its columns.
 
 Symbols: r rank of the true distribution, d width of the fitted head (D in printed texts). In fits to Dirichlet samples:
 alpha concentration, M words, N contexts. In untrained layers: K softmaxes, H width, V words. LMS is the linear
@@ -48,7 +49,8 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
 
     The input has the columns model, condition, seed, metric and value. The result has the columns model and seed, one
     per metric, and one per key of the conditions, such as `d` for `r=10;d=5;head=mos;equal=softmax`. The columns `head`
-    and `equal` hold texts, the others numbers. `equal` is empty if the condition lacks this key.
+    and `equal` hold texts, the others numbers. `equal` names the head whose number of parameters the fitted head must
+    not exceed. It is empty if there is no such limit.
     """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
@@ -61,10 +63,11 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
-    """Return the fits and true distributions whose condition has the key `key`, as a table in the form of `wide`.
+    """Return a table with one row per fit or true distribution whose condition has the key `key`.
 
-    The key is `r` for distributions of known rank, and `alpha` for Dirichlet samples. If several plans of a study
-    (entries of `fits`) have such fits, only the first counts, because plans may fit a head with different settings.
+    The columns are model and seed, one per metric, and one per key of the conditions (see `wide`). Pass the key `r`
+    for distributions of known rank, and `alpha` for Dirichlet samples. If several plans of a study (entries of
+    `fits`) have such fits, only the first counts, because plans may fit a head with different settings.
     """
     rows = data.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
@@ -167,14 +170,16 @@ def _mean(metric: str, own: pd.DataFrame) -> float:
 
 
 def _predicts(first: str, second: str, names: str) -> r.Rule:
-    """Return the rule that two columns of `fits` have a strong negative correlation, as `_within` computes it.
+    """Return the rule that the logarithms of two columns of the table of fits have a correlation below -STRONG.
 
-    A fit counts if r > d and its head has at most the fraction HARDLY more parameters than the softmax.
+    The rule takes the logarithms, and subtracts from each the mean over all heads with the same r, d and seed. It then
+    computes Pearson's correlation for each seed, and tests the mean over the seeds. A fit counts if r > d and its head
+    has at most the fraction HARDLY more parameters than the softmax.
 
     Args:
-        first: the column that should predict: a rank, or a measure of the gradient.
-        second: the column that should be predicted: a KL divergence.
-        names: the printed names of both columns, such as `log rank and log KL`.
+        first: the name of the column that should predict: a rank or a measure of the gradient, not its logarithm.
+        second: the name of the column that should be predicted: a KL divergence, not its logarithm.
+        names: the printed names of the two logarithms, such as `log rank and log KL`.
     """
     what = f"Pearson’s r of {names}, same distribution and width"
     which = f"r > d and extra <= {HARDLY}"
@@ -186,9 +191,10 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 
     Args:
         rule: the rule for one head.
-        condition: a pandas query on `fits`, such as `extra <= 0.05`. A head qualifies if all its fits with r > d match.
-        converged: if true, a head must also have `lost` < CLOSED in all fits that are wide enough to be exact (the
-            query EXACT). A head without such fits does not qualify.
+        condition: a pandas query on the table of fits. A head qualifies if all its fits with r > d match. An example is
+            `extra <= 0.05`: at most 5 % more parameters than the softmax.
+        converged: if true, the KL must also be less than the share CLOSED of the unigram model's KL in all fits of the
+            head that are wide enough to be exact (the query EXACT). A head without such fits does not qualify.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
@@ -205,10 +211,11 @@ def _converged(
 ) -> verdict.Premise | None:
     """Return the premise that the fits of `heads` recover every true distribution that the heads can represent.
 
-    A head of width d can represent distributions of rank r <= d. A fit recovers such a distribution if `lost` is less
-    than CLOSED. Return None if no fit of `heads` has r <= d. `heads` are names such as `mos`; the second argument is
-    unused. `spoils` lists verdicts of a rule. If the premise is broken, each of them is replaced by the verdict
-    `cannot be tested here`.
+    A head of width d can represent distributions of rank r <= d. A fit recovers such a distribution if its KL is less
+    than the share CLOSED of the unigram model's KL. Return None if no fit of `heads` has r <= d and the planned width.
+
+    `heads` are names such as `mos`. `spoils` lists the verdicts that become `cannot be tested here` if the premise is
+    broken. The second argument is unused.
     """
     lost = fits(data).query(EXACT).groupby("model")["lost"].max().reindex(list(heads)).dropna()
     if lost.empty:
@@ -243,10 +250,11 @@ def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
 
 
 def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    """Return the rule that LMS is better than both Softmax and MoS in more than half of the rows of `_cells`.
+    """Return the rule that LMS is better than both Softmax and MoS in more than half of the cells (alpha, M, d).
 
-    `metric` is the name of the compared metric in the records, such as `kl_nats`. `sign` is 1 if larger values of the
-    metric are better, and -1 if smaller ones are. `name` is how the rule prints the metric, such as "KL".
+    A cell has the means over the seeds of the fits to Dirichlet samples with one alpha, M and d. `metric` is the name
+    of the compared metric in the records, such as `kl_nats`. `sign` is 1 if larger values of the metric are better, and
+    -1 if smaller ones are. `name` is how the rule prints the metric, such as "KL".
     """
 
     def collect(data: r.CorpusData) -> "pd.Series[bool]":

@@ -99,7 +99,8 @@ class CorpusData:
     def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
         """The planned runs, as {(model, stage): list with one dict per run}.
 
-        A dict has the columns of `Records.states` or `Records.stages`. The stage of a trained run is an empty string.
+        The keys of a dict are the columns of `Records.states`, such as label, seed, path, state and planned_epochs, and
+        stage. The stage of a trained run is an empty string.
         """
         every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
         own = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
@@ -272,8 +273,8 @@ class Quantity:
     """A quantity: a statistic of some models, with a confidence interval.
 
     Attributes:
-        collect: called as `collect(data, *patterns)` with a `CorpusData` and shell patterns of models. It yields one
-            number per unit, or a pair of numbers if the quantity is a correlation.
+        collect: called as `collect(data, *patterns)` with a `CorpusData`, the records of a corpus, and shell patterns
+            of models. It yields one number per unit, or a pair of numbers if the quantity is a correlation.
         estimate: called as `estimate(sides, tail)` with one array [N, K] per side, and the probability outside each end
             of the interval. It returns the interval.
         what: the printed name of the quantity.
@@ -438,7 +439,8 @@ class Decision:
 
     Attributes:
         verdict: REPRODUCED, NOT_REPRODUCED or UNDECIDED; CANNOT if a number is missing.
-        numbers: one `Number` per quantity of the rule, in the order of `Rule.quantities`.
+        numbers: the value and interval of each quantity of the rule, in order; for a rule on several heads, those of
+            each head in turn.
         needed: the number of units per side that would probably decide the rule; of use only if it is undecided.
         units: the printed plural of these units, such as `seeds`.
         missing: if the rule cannot be evaluated, {"quantity": printed name, "models": labels of the models without a
@@ -460,9 +462,9 @@ class Rule:
     Attributes:
         text: the rule in English, for printing.
         quantities: the quantities that the rule reads.
-        judge: called as `judge(data, *models, tests=1)`. `data` is a `CorpusData`. `models` are the shell patterns of
-            `Claim.models`, such as "softmax" or "mos*". `tests` is the number of rules that share the error probability
-            ALPHA (Bonferroni). The result is a `Decision`.
+        judge: called as `judge(data, *models, tests=1)`. `data` has the records of a corpus (a `CorpusData`). `models`
+            are the claim's shell patterns of models, such as "softmax" or "mos*". `tests` is the number of rules that
+            share the error probability ALPHA (Bonferroni). The result is a `Decision`: the verdict with its numbers.
         favours: the verdict that becomes likelier if the first model has more parameters than the second. +1 is
             *reproduced*, as for "MoS is better than Softmax"; -1 is *not reproduced*, as for "SS does not gain on
             Softmax". With 0, a difference in size does not matter.
@@ -542,8 +544,8 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 def every(*parts: Rule) -> Rule:
     """Return the rule that is *reproduced* if all given rules are, for the same models.
 
-    The new rule is *not reproduced* if a given rule is not reproduced, and otherwise *undecided*. Its `favours` is the
-    first nonzero `favours` of the given rules. It has no control.
+    The new rule is *not reproduced* if a given rule is not reproduced, and otherwise *undecided*. Its attribute
+    `favours` is the first nonzero one of the given rules. It has no control.
     """
     return Rule(
         "; and ".join(part.text for part in parts),
@@ -558,8 +560,11 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
     """Return the rule that `part` is *reproduced* for every head (`all_=True`) or for at least one (`all_=False`).
 
     The heads are the models that match the claim's first pattern and have values of the first metric of `part`. Each
-    head is judged by `part`, with the head's name in place of the first pattern. `_joined` combines the decisions. If
-    one head suffices, the error probability ALPHA is divided by the number of heads (Bonferroni).
+    head is judged by `part`, with the head's name in place of the first pattern. If one head suffices, the error
+    probability ALPHA is divided by the number of heads (Bonferroni).
+
+    The new rule is *not reproduced* if `part` is *not reproduced* for some head (`all_=True`) or for every head
+    (`all_=False`). Otherwise it is *undecided*.
 
     Args:
         part: the rule for one head.
@@ -607,8 +612,9 @@ def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | No
     """Return the rule on the log test perplexity of the first model minus that of the second model, in nats.
 
     Args:
-        holds, fails: the bounds, as in `interval_rule`.
-        favours, control: the attributes of the rule, as in `Rule`.
+        holds, fails: pairs (low, high) in nats. An interval inside `holds` reproduces the claim; any other interval
+            that lies outside `fails` refutes it.
+        favours, control: attributes of the new rule (see `Rule`).
         stage: the stage after which perplexity is measured: empty for training, `finetuned` or `dynamic`.
     """
     rule = interval_rule(against(TEST_PPL, stage=stage), holds, fails)
@@ -642,7 +648,7 @@ def below(quantity: Quantity, bound: float) -> Rule:
 
 
 def hidden(rule: Rule) -> Rule:
-    """Return a copy of a rule with `hidden_by_ceiling` set, for rules that expect high or rising ranks."""
+    """Return a copy of a rule with its attribute `hidden_by_ceiling` set to True, for rules on high or rising ranks."""
     return replace(rule, hidden_by_ceiling=True)
 
 

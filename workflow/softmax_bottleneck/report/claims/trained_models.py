@@ -103,8 +103,8 @@ def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
     NT and ET are two ways to train with averaged SGD: NT starts to average when progress stops, ET at a fixed epoch. A
     positive number means that ET is better. A head without a seed for which both NT and ET have a run is left out.
 
-    `heads` is a pattern of the ET models. The NT model of `mos` is `mos-nt`, so the pattern of the NT models, the last
-    argument, is not used.
+    `heads` is a pattern of ET models. The NT model of the ET model `mos` is `mos-nt`, and so on. The last argument, the
+    pattern of the NT models, is therefore not used.
     """
     for head in data.matching(heads):
         et, nt = data.values(head, TEST_PPL), data.values(f"{head}-nt", TEST_PPL)

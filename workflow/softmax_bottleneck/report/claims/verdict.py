@@ -305,8 +305,8 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
     """Return the premise that the sizes of a claim's models do not explain the verdict.
 
     If the sizes of the first and the last model differ by at most SAME_SIZE, the premise holds. Otherwise the rule is
-    evaluated a second time, on models of equal size: the claim's models with `<first>-equal` instead of the first, or,
-    if no such model was run, the pair that EQUAL_PAIRS has for the claim's models.
+    evaluated a second time, on models of equal size: the claim's models with `-equal` appended to the name of the first
+    (`mos-equal` for `mos`), or, if no such model was run, the pair that EQUAL_PAIRS has for the claim's models.
 
     The premise holds if both evaluations give the same verdict. It is broken if the verdicts differ, or if there are
     no models of equal size. A broken premise replaces only a verdict in favour of the larger model.
@@ -315,7 +315,7 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
         data: the records of the corpus.
         claim: the claim.
         verdict: the verdict of the rule on the claim's own models.
-        gap: the relative difference in size, as `_size_gap` returns it.
+        gap: how much larger the first model is than the last: 0.1 for 10 % more parameters.
     """
     facts = {"model": " or ".join(map(data.label, claim.models[0].split("|"))), "ratio": 1 + gap}
     if abs(gap) <= r.SAME_SIZE:
