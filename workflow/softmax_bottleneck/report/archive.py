@@ -66,14 +66,15 @@ class ArchiveFile:
     Attributes:
         study: the name of the study.
         title: the title of the study.
-        hardware: the machines of the runs as text, as `machines` returns them.
+        hardware: the GPUs and processors of the runs as text, such as `AMD EPYC (AVX2)`.
         digest: the hash of the study's settings.
         command: the shell command that recomputes the study in a checkout of the git commit in `environments`.
         corpora: {name of a corpus: its title}.
         environments: the git commits, versions and hardware of the runs.
-        rows: {column: values} of the measured numbers, as in `Records.rows` without `source` and `std`.
-        states: {column: values} of the planned runs, as in `Records.states`.
-        stages: {column: values} of finetuning and dynamic evaluation, as in `Records.stages`.
+        rows: {column: values} with a value per measured number; the columns are those of `Records.rows` except `source`
+            and `std`.
+        states: {column: values} with a value per finished run; the columns are those of `Records.states`.
+        stages: {column: values} with a value per finished finetuning or dynamic evaluation, as in `Records.stages`.
         claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         runs: the runs on published corpora.
         predictions: {path of a run: the words that the run predicts at the positions that the papers show}.
@@ -128,7 +129,7 @@ class FinishedStudy:
         name: a unique name: `<study>-<hardware>` for an archive, else the name or the folder of the study.
         study: the name of the study, the same on all machines.
         title: the title of the study; for a results folder, the same as `name`.
-        hardware: the machines of the runs as text, as `machines` returns them.
+        hardware: the GPUs and processors of the runs as text, such as `AMD EPYC (AVX2)`.
         corpora: {name of a corpus: its title}; empty for a study from a results folder.
         claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         records: the measured numbers and the states of the runs.
@@ -255,8 +256,10 @@ def write(study: Study, unfinished: bool = False) -> Path:
 def save(content: dict[str, Any]) -> Path:
     """Write the content of an archive to the file `<study>-<hardware>.json.gz` in FOLDER; return the path of this file.
 
+    The keys of `content` are the attributes of `ArchiveFile`.
+
     Raises:
-        UserError: the content does not fit the format of `ArchiveFile`.
+        UserError: a key is missing or unknown, or a value is not valid.
     """
     hardware = "-".join(NOT_IN_NAMES.sub(" ", content["hardware"].lower()).split())
     path = FOLDER / f"{content['study']}-{hardware}{ENDING}"

@@ -83,8 +83,8 @@ def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
 def study_of(name: str) -> Study | None:
     """Return the study of config/<name>.yaml, or None if there is no such file.
 
-    The experiments of the file are replaced by all tables for which `is_filled` is true. The archive of the study can
-    then fill cells of all these tables, also of those that the file does not list.
+    The experiments of the file are replaced by all bundled tables of measured and published numbers (`is_filled`). The
+    archive of the study can then fill cells of all these tables, also of those that the file does not list.
     """
     file = PAPER_STUDY.with_name(f"{name}.yaml")
     if not file.is_file():

@@ -109,7 +109,7 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
           (the attributes of `FinishedStudy`), and `places` (the titles of its columns).
         * `parts`: the papers, each a dict with `title` and `rows`. A row has the keys `id`, `statement`, `where`
           (place in the paper), `limits` (what the evidence does not show), `criterion` (the rule as text), `overall`
-          (the overall verdict) and `cells` (a list of what `_cells` yields).
+          (the overall verdict) and `cells` (a list of dicts with a study's verdict and number; `_cells` has the keys).
         * `counts`: a list of pairs (overall verdict, number of rows).
     """
     own = studies[0]
@@ -186,19 +186,21 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         study: the study from which the labels of the heads are taken.
 
     Returns:
-        A dict with the keys `columns`, `rows` and `measured_in`. A column has the keys `study`, `corpus` and
-        `hardware`; `hardware` is empty if the study ran on one kind of hardware. `measured_in` is a text such as
-        `demo (Penn Treebank)`: the first study and its first corpus, from which `first` below is taken. A row has these
-        keys:
+        A dict with the keys `columns`, `rows` and `measured_in`. A column is a dict of texts with the keys `study`,
+        `corpus` and `hardware`; `hardware` is empty if the study ran on one kind of hardware. `measured_in` is a text
+        such as `demo (Penn Treebank)`: the first study and its first corpus, from which `first` below is taken. A row
+        has these keys:
 
         * `label`: the label of the head.
-        * `cells`: the perplexity cells, one per column, as `_against_softmax` returns them.
+        * `cells`: a dict per column with the change in perplexity against the softmax (keys: see `_against_softmax`);
+          empty if the head or the softmax has no test perplexity.
         * `compared`: the number of corpora that count and on which the head is compared with the softmax.
         * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
         * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
-        * `unlearned`: on the corpora that count, the number of runs that failed to learn (`Records.unlearned`).
-        * `first`: sizes, times and ranks, the result of `_sizes` for `measured_in` with numbers as text. There is no
-          mean over the columns, because they differ in width or machine.
+        * `unlearned`: on the corpora that count, the number of runs hardly better than a unigram model.
+        * `first`: {name: number as text} for the names `size`, `time`, `least_time`, `press` and `effective` (see
+          `_sizes`) on the corpus of `measured_in`; empty if the head has no runs there. There is no mean over the
+          columns, because they differ in width or machine.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`: the recommendation, such as `better` (see the function `advice`).
     """
@@ -229,7 +231,12 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
 
 def _headings(columns: Sequence[tuple[FinishedStudy, r.CorpusData]]) -> list[dict[str, str]]:
-    """Return the list `columns` of `head_table`."""
+    """Return the headings of the table of heads: for each column a dict of the texts `study`, `corpus` and `hardware`.
+
+    `study` is the name of the study, and `corpus` the title of the corpus, or its name if it has no title. `hardware`
+    is empty if all columns of this study have the same hardware. Each item of the argument `columns` is a study with
+    its records of one corpus.
+    """
     machines = {one.study: {other.hardware for other, _ in columns if other.study == one.study} for one, _ in columns}
     return [
         {
@@ -285,9 +292,9 @@ def _sizes(data: r.CorpusData, model: str) -> dict[str, float | None]:
     """Return the size, time and ranks of a model on one corpus.
 
     Returns:
-        A dict, empty if `model` is "". `size` and `time` are the number of parameters and the time per epoch, relative
-        to the softmax. `least_time` is the lower bound of the interval of `time`. `press` and `effective` are means
-        of the Press rank and the effective rank. An unknown number is None or nan.
+        A dict, empty if `model` is "", with these keys. `size` and `time` are the number of parameters and the time per
+        epoch, each divided by the softmax's. `least_time` is the lower end of the interval of `time`. `press` and
+        `effective` are the Press rank and the effective rank, averaged over runs. An unknown number is None or nan.
     """
     if not model:
         return {}
@@ -308,9 +315,10 @@ def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
     * `free`: none of the above.
 
     Args:
-        counts: `lower`, `higher` and `unlearned`, as in the rows of `head_table`.
-        sizes: the numbers of `_sizes`, and the result of `memory` as `memory`; an unknown number counts as equal to the
-            softmax's.
+        counts: the numbers of corpora with a significantly lower perplexity (`lower`) and a significantly higher one
+            (`higher`), and of runs that failed to learn (`unlearned`).
+        sizes: the head's number of parameters (`size`), peak memory (`memory`) and lower end of the interval of time
+            per epoch (`least_time`), each divided by the softmax's. An unknown number counts as equal to the softmax's.
     """
     if counts["lower"] and counts["higher"]:
         return "mixed"

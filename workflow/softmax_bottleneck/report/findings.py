@@ -202,7 +202,8 @@ def comparisons(
     Args:
         studies: the studies.
         models: names of the model in order of preference, separated by `|`, such as `mos-equal|mos`. On each corpus,
-            the first model is used that is comparable with the baseline in the sense of `_are_alike`.
+            the first model is used that has runs and about the size of the baseline (see `most`). Neither this model
+            nor the baseline may have a run that failed to learn.
         baseline: the name of the baseline.
         rule: a rule on two models. Only the number that the rule computes is used, not the verdict.
         most: the largest allowed relative difference between the numbers of parameters of model and baseline.

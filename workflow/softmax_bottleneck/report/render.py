@@ -87,9 +87,10 @@ def page_of(
         judged: the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
 
     Returns:
-        A dict with the variables of report/template.html.j2, such as `chapters`, `gaps` and `run_tables`. The value of
-        `answer` (the findings of all studies) is None for a study of a user's own texts. The value of `conclusions`
-        (the table of verdicts) is None if no claim was evaluated.
+        A dict with the variables of report/template.html.j2, such as `chapters` (tables and figures by paper), `gaps`
+        (lines on missing results) and `run_tables` (the planned runs by corpus). The value of `answer` (the findings of
+        all studies) is None for a study of a user's own texts. The value of `conclusions` (the table of verdicts) is
+        None if no claim was evaluated.
     """
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     own = finished_study(study, found, judged)
@@ -117,9 +118,10 @@ def page_of(
 def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the chapters that have at least one table or figure to show.
 
-    `entries` is as in `page_of`. Entries from the same paper or study form a chapter. A chapter is a dict with the keys
-    `id`, `title`, `about`, `entries` (the entries to show) and `absent`, which is {reason: entries that the study
-    cannot show for this reason}.
+    `entries` has a dict per table or figure. Its key `source` names the paper or study whose chapter the entry belongs
+    to. Its key `void` has the reason why the entry cannot be shown; it is empty if the entry can. A chapter is a dict
+    with the keys `id`, `title`, `about` (a description), `entries` (those to show) and `absent`, which is {reason:
+    entries that cannot be shown for this reason}.
     """
     parts: dict[str, dict[str, Any]] = {name: {"entries": [], "absent": {}} for name in CHAPTERS}
     for entry in entries:
@@ -166,10 +168,10 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
         `models`: a list with one dict per model, in which models with incomplete runs come first.
 
         The dict of a model has the keys `id` (`<corpus>-<model>`), `key` (the model's name in the study), `label` (its
-        name in tables), `unlike_published` (the list that the function `unlike_published` returns) and `runs`, a list
-        of dicts. The dict of a run has texts only: `seed`, `stage`, `state`,
-        `reason`, `hardware`, `run_id`, `path`, `epochs` (`12 of 40`), `minutes` of training, and the metrics in
-        SHOWN_METRICS. An unknown number is an empty text.
+        name in tables), `unlike_published` (lines on settings that differ from those of the published run) and `runs`,
+        a list of dicts. The dict of a run has texts only: `seed`, `stage`, `state`, `reason`, `hardware`, `run_id`,
+        `path`, `epochs` (such as `12 of 40`), `minutes` of training, and the metrics in SHOWN_METRICS. An unknown
+        number is an empty text.
     """
     parts = []
     for (dataset,), states in records.groups(with_stages(found), "dataset"):
@@ -220,7 +222,8 @@ def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
     """Return the provenance as JSON data, for programs.
 
     Returns:
-        The keys are `schema`, `study` (its name), `digest` (hash of the study's settings) and:
+        The keys are `schema` (version of the provenance format), `study` (its name), `digest` (hash of the study's
+        settings) and:
 
         * counts: number of planned runs and of runs in each state.
         * settings: `<corpus>/<model>` -> settings of the runs and fingerprint of their code.
@@ -282,7 +285,10 @@ def result_table(study: Study, found: records.Records) -> str:
 
 
 def finished_study(study: Study, found: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:
-    """Return the study as a `FinishedStudy`, the type of archived studies; `judged` is as in `page_of`."""
+    """Return the study as a `FinishedStudy`, the type of archived studies.
+
+    `judged` is the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
+    """
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
     return archive.FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
 

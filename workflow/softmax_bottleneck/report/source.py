@@ -117,7 +117,8 @@ class Source:
 
     Attributes:
         study, experiment, records: the study, its experiment, and the records of the study.
-        published: the rows of the experiment's files in report/published, as `read_published` returns them.
+        published: a frame with a row per published number from the experiment's files in report/published; all values
+            are text.
         datasets: the corpora of the experiment that are in the study.
         corpora: all of `datasets`, then the corpora of the published table that the study lacks.
         models: {model: label} of the models of the experiment that are in the study.

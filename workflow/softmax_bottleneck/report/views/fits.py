@@ -280,7 +280,7 @@ def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, met
 
     Args:
         axes: the panel.
-        truths: the true distributions, as in `Frames`.
+        truths: a frame with one line per true distribution: its settings, seed and exact metrics.
         own: the fits in the panel.
         x: column on the x axis.
         metric: metric on the y axis.

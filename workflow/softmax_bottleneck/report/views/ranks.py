@@ -247,7 +247,7 @@ def _sweep_panel(
         sweeps: {option of the head: label of the x axis}.
         axes: the panel.
         row: the option of the head, the points, and the panel's title. The points have the columns `value` (x axis),
-            `origin` and the metrics `names`.
+            `origin` (MEASURED or PUBLISHED) and the metrics `names`.
         names: the metrics of the panel, at most two.
     """
     setting, points, title = row
@@ -323,9 +323,10 @@ def spectrum_figure(
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     """Return a frame with a row per recorded singular value of each run.
 
-    The columns are dataset, model, seed, index (from 1), and SIGMA, RAW or both. SIGMA, the value divided by the run's
-    largest, is for the panels `first` and `all`. RAW, the value itself, is for `raw`. The records hold only a subset of
-    the indices (`records.thinned`). Runs without singular values are left out.
+    The columns are dataset, model, seed, index (from 1), and SIGMA, RAW or both. RAW is the singular value itself; the
+    frame has this column if `panels` contains `raw`. SIGMA is the value divided by the run's largest; the frame has
+    this column if `panels` contains another name (`first` or `all`). The records hold only a subset of the indices
+    (`records.thinned`). Runs without singular values are left out.
     """
     known = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
@@ -381,12 +382,12 @@ MATRICES = {
 
 
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Yield one section per kind of rank in `MATRICES`, with ranks of untrained heads, averaged over random samples.
+    """Yield one section per kind of rank, with ranks of untrained heads, averaged over random samples.
 
-    A kind is a matrix (the probabilities or their logarithms) with a tolerance. There is a row per model and reading,
-    and a column per number of mixture components. A reading fixes options that the published description leaves open,
-    such as the activation. Only the first section shows published ranks. A kind without ranks has no section. The
-    option `synthetic` is read by the step `synthetic`, not here.
+    A kind is a matrix (the probabilities or their logarithms) with a tolerance; MATRICES lists them. There is a row per
+    model and reading, and a column per number of mixture components. A reading fixes options that the published
+    description leaves open, such as the activation. Only the first section shows published ranks. A kind without ranks
+    has no section. The option `synthetic` is read by the step `synthetic`, not here.
     """
     every, published = (
         table.assign(components=table["condition"].str.extract(r"(?:^|;)K=(\d+)")[0].fillna("1").astype(int))
@@ -459,7 +460,7 @@ def robustness_table(
         missing = next(filter(None, gaps), (needs or "not drawn yet",))
 
     def cell(step: str, metric: str) -> Cell:
-        """Return the cell of a metric in the row `step`, such as `round 3` (`_by_step` lists the rows).
+        """Return the cell of a metric in the row `step`, such as `round 3` of rebuilding or the noise `c = 1e-20`.
 
         The metric RANK_PREDICTED_PAPER is the Press rank predicted for a matrix of the paper's size. The cell compares
         this prediction with the published Press rank, even if this study's own matrix is smaller.
@@ -486,9 +487,10 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(row of `robustness_table`, metric): value as text}; of several records of a pair, the first one counts.
+    """Return {(row of the table, metric): value as text}; of several records of a pair, the first one counts.
 
-    `frame` has the columns condition, metric and value. A part of the condition decides the name of the table's row:
+    `frame` has the columns condition, metric and value. A part of the condition decides the name of the row in the
+    table that `robustness_table` returns:
 
     * `c=1e-20` becomes the row `c = 1e-20`: noise of level c was added to the singular values.
     * `iteration=3` becomes the row `round 3`: the matrix was decomposed by SVD and rebuilt three times.

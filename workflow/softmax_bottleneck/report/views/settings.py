@@ -43,8 +43,8 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
     """Return a section with a row per setting and a column per model; a cell has the study's and the published value.
 
     The study's value is shown as `none` if the model's head has no such setting. In the row `seed`, the study's value
-    is the `author_seed` of the model's settings: the seed of the paper's own run. `none` means that the paper does not
-    publish that seed.
+    is the seed of the paper's own run, `author_seed` in the study's YAML file. In this row, `none` means that the paper
+    does not publish its seed.
     """
     published_names = {line.setting: line.published for line in settings}
 
