@@ -84,7 +84,10 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
 
 @dataclass(eq=False)
 class _Watched:
-    """A file that keeps its first disk error in `trouble`, because writers in C raise an unrelated error instead."""
+    """A file that keeps its first disk error in the attribute `trouble` (None: no error so far).
+
+    Writers in C hide a disk error behind an unrelated one. `write_with` therefore raises the error in `trouble`.
+    """
 
     file: BinaryIO
     trouble: OSError | None = None
@@ -142,7 +145,7 @@ def write_json(path: Path, value: object) -> str:
 
 
 def write_npy(path: Path, array: NDArray[Any]) -> str:
-    """Write one array as .npy atomically, so that `read_npy` can memory-map it; return the sha256."""
+    """Write one array atomically as an .npy file, which can be memory-mapped; return the sha256."""
     return write_with(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
@@ -222,17 +225,17 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a file; raise DataError as `read_bytes` does."""
+    """Return the UTF-8 text of a file; raise DataError if the file or its hash file is missing or damaged."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file; raise DataError as `read_bytes` does."""
+    """Return the value of a JSON file; raise DataError if the file or its hash file is missing or damaged."""
     return json.loads(read_text(path))
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return {name: array} of an .npz file; raise DataError as `read_bytes` does."""
+    """Return {name: array} of an .npz file; raise DataError if the file or its hash file is missing or damaged."""
     return arrays_in(read_bytes(path))
 
 
@@ -247,7 +250,11 @@ def arrays_in(data: bytes) -> dict[str, NDArray[Any]]:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Return the array of an .npy file, memory-mapped read-only; raise DataError as `read_bytes` does."""
+    """Return the array of an .npy file, memory-mapped read-only.
+
+    Raises:
+        DataError: the file or its hash file is missing or damaged.
+    """
     array: NDArray[Any] = np.load(checked(path), mmap_mode="r", allow_pickle=False)
     return array
 

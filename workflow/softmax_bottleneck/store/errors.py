@@ -4,7 +4,8 @@
 class ExpectedError(Exception):
     """An error that is no bug of this package: the user can correct the cause, or a later attempt may succeed.
 
-    A command that ends with this error prints the one-line message without a traceback and exits with `exit_code`.
+    A command that ends with this error prints the one-line message without a traceback. The exit code of the command is
+    the attribute `exit_code` of the error's class.
     """
 
     exit_code = 1

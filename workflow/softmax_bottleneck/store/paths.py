@@ -31,8 +31,9 @@ class Store:
     def job_file(self, job: str) -> Path:
         """Return the file that marks the training job `job` as finished.
 
-        A job trains runs of one model with several seeds. Its name is like `ptb/mos/1+2-<12 hex digits>`, or the path
-        of the run if there is only one. The results are not in this file, but in the done.json of each run.
+        A job trains one model with one or several seeds. With several seeds, its name `job` is
+        `<dataset>/<model>/<seed>+<seed>...-<12 hex digits>`. With one seed, the name is the path of the run. The file
+        holds no results, which are in the done.json of each run.
         """
         return self.root / "jobs" / f"{job}.json"
 
@@ -43,8 +44,9 @@ class Store:
     def fits_folder(self, path: str) -> Path:
         """Return the folder `path` below results/fits.
 
-        For the folder with the record and the resume states of a unit of fits, pass `Unit.path`. For the folder with
-        the results of the unit's fits, pass `laws/<Unit.law_path>`. Units with the same distributions and settings
+        A unit of fits has two folders. The first holds the unit's record and resume states; its path is
+        `<plan>/<name>/<seed>-<unit_id>` (`Unit.path`). The second holds the results of the single fits; its path is
+        `laws/<name>/<seed>-<law_id>` (`laws/` and `Unit.law_path`). Units with the same distributions and settings
         share the second folder.
         """
         return self.root / "fits" / path

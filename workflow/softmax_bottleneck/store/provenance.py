@@ -25,7 +25,8 @@ def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str
     Returns:
         A dict with all of `facts` and these keys: `schema` (version of this format), `parents`, `git` (`commit`, and
         `dirty`, which is True if there are uncommitted changes), `versions` (of Python and PACKAGES) and `hardware`
-        (`cpu`, `cores`, `machine`). The commit is "unknown" outside a Git repository.
+        (`cpu`: model of the processor, `cores`: number of logical cores, `machine`: architecture, such as x86_64). The
+        commit is "unknown" outside a Git repository.
     """
     versions = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "not installed")
     for name in PACKAGES:

@@ -76,8 +76,8 @@ class Cost:
         measure_cpu_h, measure_gpu_h: hours of measuring perplexities and ranks on a CPU core and on a GPU.
         memory_gb: peak memory of training in GB (10^9 bytes).
         spectrum_gb: memory of the host (not of the GPU) in GB while singular values are computed.
-        disk_gb: disk space in GB for the weights, two resume states, the hidden states of the test text, and, with
-            `tracked` (see `estimate`), the weights stored at some epochs.
+        disk_gb: disk space in GB for the weights, two resume states and the hidden states of the test text. If the run
+            stores its weights at some epochs (argument `tracked` of `estimate`), these weights are counted, too.
     """
 
     flops: float
@@ -90,7 +90,7 @@ class Cost:
     disk_gb: float
 
     def hours(self, kind: str) -> float:
-        """Return the hours of training and measuring on a device of this kind (`cpu` or `gpu`)."""
+        """Return the hours of training and measuring; `kind` is the device, "cpu" (one core) or "gpu"."""
         return float(getattr(self, f"{kind}_h") + getattr(self, f"measure_{kind}_h"))
 
 

@@ -62,9 +62,10 @@ class Expected(TypedDict, total=False):
     """The declared facts about a corpus, which the step `tokenise` compares with the tokenised corpus.
 
     Attributes:
-        tokens: number of tokens, `<eos>` included, per split.
+        tokens: {split: number of tokens, including `<eos>` at the end of each line}.
         vocabulary_size: number of word types, `<eos>` included.
-        token_sha256: hash of the words of all splits, as `corpora.corpus.token_sha256` computes it.
+        token_sha256: hex sha256 of the words of all splits, the same for every file format and numbering of the words
+            (definition in `corpora.corpus.token_sha256`).
     """
 
     tokens: Mapping[Literal["train", "valid", "test"], schema.Positive]
@@ -95,8 +96,8 @@ class Dataset:
         contexts: name of a file in report/published, such as `ptb_contexts.csv`. The file lists the positions in the
             test text whose predictions are shown (default: random positions).
         rank_contexts: number of contexts, counted from the start of the test text, over which ranks are computed. Ranks
-            over all test contexts are then recorded as separate metrics (suffix `_all`). When absent, ranks are
-            computed over all test contexts only.
+            over all test contexts are then recorded as separate metrics, whose names end in `_all`. When absent, ranks
+            are computed over all test contexts only.
         language: settings of the synthetic language.
         wordsim: name of the dataset with the word-similarity benchmarks on which word vectors are tested; `self` for a
             language, whose own distribution gives the benchmark.
@@ -145,7 +146,7 @@ class Dataset:
 
         1. `language`: hash of its settings and of the code that makes the language.
         2. `expected.token_sha256`: this hash itself.
-        3. `base`: hash of the identity of the base corpus and of `cut`, the sizes of the part that is kept.
+        3. `base`: hash of the identity of the base corpus, of `vocabulary_size` and of `train_tokens`.
         4. `files`: hash of the hashes of all files.
 
         Raises:
@@ -184,9 +185,10 @@ class Dataset:
 
 @cache
 def load_dataset(name: str, near: Path) -> Dataset:
-    """Return the dataset with this name, read from the YAML that `schema.find_config` finds.
+    """Return the dataset with this name, read from datasets/<name>.yaml.
 
-    `near` is the folder of the study. Datasets in this folder take precedence over those in config/.
+    This file is searched first in `near`, the folder of the study, and then in config/. If `near` is itself called
+    `datasets`, the file may lie directly in `near`.
 
     Raises:
         UserError: the name is unknown, a key or value is not allowed, or `base` or `wordsim` names a dataset of the

@@ -55,7 +55,7 @@ class FitPlan:
         sample: mean number of words that are sampled for one update, over all contexts together. With 0, no words are
             sampled, and the loss is computed from the exact distributions.
         widths: widths of the context and word vectors, D or d in figures; every model is fitted at each of them.
-        models: {name of a model: its `FittedModel`}.
+        models: {name of a model: the head to fit, with its label}.
         bias: true if every word has a bias; the published synthetic study has none (Ganea et al. 2019, eq. 1).
         seeds: seeds of the distributions, the sampled words and the initial values.
         updates: number of steps of Adam, each over all contexts; the step size falls to zero along a cosine.
@@ -122,7 +122,10 @@ class Fit:
 
     @property
     def file_name(self) -> str:
-        """The name of the file with the fit's results, in the folder that `Unit.law_path` names."""
+        """The name of the file with the fit's results: `<head>-d<width>-<fit_id>.json`.
+
+        The folder of the file is results/fits/laws/<name>/<seed>-<law_id> (`Unit.law_path`).
+        """
         return f"{self.head.name}-d{self.width}-{self.fit_id}.json"
 
     @property
@@ -140,15 +143,19 @@ class Unit:
 
     Attributes:
         plan: name of the plan, an entry under `fits` of the study.
-        kind: `dirichlet` or `language`.
+        kind: source of the distributions: `dirichlet` (sampled from a Dirichlet distribution) or `language` (the
+            contexts of a synthetic language).
         name: name of the distributions within the plan, such as `alpha0.1-M100` or `rank32`.
-        condition: the condition in the records that stands for the distributions, such as `alpha=0.1;M=100;N=1000`.
+        condition: part of the condition in the records that names the distributions, such as `alpha=0.1;M=100;N=1000`.
         law: settings of the known distributions, without the seed: `alpha`, `words` and `contexts` for `dirichlet`, or
-            the fields of `LanguageSettings` for `language`.
+            the settings of a synthetic language (fields of `LanguageSettings`) for `language`.
         seed: seed of the distributions, the sampled words and the initial values.
         fits: the fits to do.
-        sample, bias, updates, learning_rate, gradient: see `FitPlan`.
-        device, threads, deterministic: see `StudyFile`.
+        sample, bias, updates, learning_rate, gradient: settings of the plan that hold for all fits: words sampled for
+            one update (0: none), whether words have biases, number of Adam steps, initial step size, and whether
+            gradient shares are measured (details in `FitPlan`).
+        device, threads, deterministic: settings of the study: device of the computation, CPU threads, and whether equal
+            bits are required (details in `StudyFile`).
     """
 
     plan: str
@@ -203,7 +210,8 @@ class Unit:
     def law_path(self) -> str:
         """The path, below results/fits/laws, of the folder with the results of fits: `<name>/<seed>-<law_id>`.
 
-        All units with the same `law_id` share this folder, so that equal fits are done once.
+        `law_id` is a hash of the distributions and the settings of the fits. All units with the same `law_id` share
+        this folder, so that equal fits are done once.
         """
         return f"{self.name}/{self.seed}-{self.law_id}"
 
@@ -214,7 +222,7 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
     Args:
         name: name of the plan, an entry under `fits` of a study.
         plan: the plan.
-        execution: the settings `device`, `threads` and `deterministic` of the study, by these names.
+        execution: {name: value} of the study's settings `device`, `threads` and `deterministic`.
         where: location of the plan, such as the study file and `fits.<name>`, for error messages.
 
     Raises:

@@ -18,7 +18,7 @@ class LanguageSettings:
     """The settings of a synthetic language. Token counts are lower bounds, because a split ends at the end of a line.
 
     Attributes:
-        vocabulary_size: number of words, `<eos>` included.
+        vocabulary_size: number of words, including `<eos>`, which ends every line.
         rank: number r of columns of U [contexts, r] and B [words, r]. The logits are U B^T plus a bias per word, and
             the log-probabilities log P* have rank r + 2.
         topics: number of topics; a topic lasts until a marker word of another topic is sampled.

@@ -15,7 +15,7 @@ class Size:
 
     Attributes:
         tokens: number of tokens per split, under the keys `train`, `valid` and `test`.
-        vocabulary_size: number of word types, `<eos>` included.
+        vocabulary_size: number of word types, including `<eos>`, which ends every line.
     """
 
     tokens: dict[str, int]
@@ -25,7 +25,8 @@ class Size:
 def declared_size(dataset: Dataset) -> Size | None:
     """Return the size that a dataset's YAML declares, or None if the YAML declares no complete size.
 
-    A size under `expected` is exact, and preferred. A synthetic language has its size in the section `language`, whose
+    The section `expected` of the YAML is preferred if it has the vocabulary size and the tokens of all splits; these
+    numbers are exact. Otherwise the section `language`, which only synthetic languages have, gives the size; its
     numbers of tokens are lower bounds.
     """
     tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
@@ -38,17 +39,21 @@ def declared_size(dataset: Dataset) -> Size | None:
 
 
 def tracked(study: Study) -> tuple[Run, ...]:
-    """Return the runs that store their weights at some epochs: those of experiments with the option `snapshots`."""
+    """Return the runs that store their weights at some epochs: those of experiments with `snapshots: true`.
+
+    `snapshots` is a key under `options` of an experiment's YAML.
+    """
     asking = [experiment for experiment in study.experiments if experiment.options.get("snapshots")]
     paths = {run.path for experiment in asking for run in study.runs_of(experiment)}
     return tuple(run for run in study.needed if run.path in paths)
 
 
 def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
-    """Return {name of a training job: its runs}; a job trains up to `replicas_per_job` seeds of one model.
+    """Return {name of a training job: its runs}; the runs of a job differ only in their seeds.
 
-    A job with one run has the path of the run as its name. A job with several runs has the name
-    `<dataset>/<model>/<seed>+<seed>...-<hash>`. Finished runs are included, so that the jobs never change.
+    A job has at most `study.replicas_per_job` runs. A job with one run has the path of the run as its name. A job with
+    several runs has the name `<dataset>/<model>/<seed>+<seed>...-<hash>`. Finished runs are included, so that the jobs
+    never change.
     """
     found: dict[str, tuple[Run, ...]] = {}
     for (dataset, model), replicas in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):

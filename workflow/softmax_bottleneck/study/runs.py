@@ -47,7 +47,7 @@ class Head:
     def modules(self) -> tuple[str, ...]:
         """The names of the modules whose code this head needs, sorted, such as `("heads.mos", "heads.softmax")`.
 
-        The options `pointwise` and `prior` of a head are names of heads; the modules of these heads are included.
+        If the options `pointwise` or `prior` of the head name other heads, the modules of those heads are included.
         """
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
         return tuple(sorted(f"heads.{registry.module_path(name).stem}" for name in names))
@@ -217,7 +217,8 @@ class Run:
 
     Attributes:
         data_identity: hash of the corpus; a part of the run_id.
-        threads, device, deterministic, graphs: see `StudyFile`; they are no part of the run_id.
+        threads, device, deterministic, graphs: number of CPU threads, device, whether equal bits are required, and
+            whether CUDA graphs are used on a GPU (details in `StudyFile`). They are no part of the run_id.
         duplicate_of: an earlier model of the study that has an equal run. Equal runs are trained once, under the name
             of the earlier model. Empty if no earlier model has an equal run.
         start: path of the run whose weights a finetuned run starts from; empty if initial weights are sampled.
@@ -309,10 +310,11 @@ class Stages:
 
         Args:
             head: the head of the model.
-            schedule: the schedule of training. Finetuning has the same schedule with two changes: `optimizer` is `asgd`
-                and, for heads that are not mixtures, `max_length_delta` is FINETUNE_LENGTH_DELTA.
-            finetune: settings that replace those of finetuning, such as `{"epochs": 100}`.
-            dynamic: settings that replace the defaults of `Dynamic`.
+            schedule: the schedule of training. Finetuning has the same schedule with two changes. `optimizer` is
+                `asgd`, which averages weights from the first update. For heads that are not mixtures,
+                `max_length_delta` is FINETUNE_LENGTH_DELTA, so that the longest chunk has `bptt` + 10 tokens.
+            finetune: settings that replace those of this finetuning schedule, such as `{"epochs": 100}`.
+            dynamic: settings that replace the defaults of `Dynamic`, such as `{"segment": 10}`.
         """
         is_mixture = "components" in head.options
         delta = schedule.max_length_delta if is_mixture else FINETUNE_LENGTH_DELTA

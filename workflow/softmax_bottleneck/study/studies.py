@@ -45,7 +45,8 @@ class Study:
         searches: name of a grid under `models` -> the search over this grid.
         author_seeds: (dataset, model) -> seed of the run that the authors published (`Layer.author_seed`).
         stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
-        replicas_per_job, device, max_wall, time_margin: the settings of `StudyFile` with these names.
+        replicas_per_job, device, max_wall, time_margin: largest number of runs of a training job, device, time limit of
+            a job (such as `4h`), and how long before the end of its SLURM job a training stops (see `StudyFile`).
         fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
             and one seed.
         fit_labels: name under `fits` -> {model: label in figures}.
@@ -114,7 +115,10 @@ class Study:
         return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
 
     def last_stage(self, run: Run, stages: Collection[str]) -> Run:
-        """Return the finetuned run that follows the trained `run` if `stages` has `finetune`, else `run` itself."""
+        """Return the finetuned run that follows the trained `run` if "finetune" is in `stages`, else `run` itself.
+
+        `stages` is an attribute of an experiment; it may contain "finetune" and "dynamic".
+        """
         if "finetune" not in stages:
             return run
         return dataclasses.replace(run, schedule=self.stages[run.dataset, run.model].finetune, start=run.path)
@@ -143,7 +147,7 @@ class Study:
     # --- what to compute, without repetitions
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """The runs to train: those in `shown`, without duplicates.
+        """The runs to train: those that at least one experiment includes (`shown`), without duplicates.
 
         A run that several models share is listed once, under the model that comes first in the study's YAML.
         """
@@ -152,25 +156,34 @@ class Study:
 
     @cached_property
     def finetuned(self) -> tuple[Run, ...]:
-        """The finetuned runs to compute: `shown_finetuned` without repetitions, as models may share one."""
+        """The finetuned runs to compute: those that at least one experiment includes.
+
+        A run that several models share is listed once.
+        """
         return _first_by_path(self.shown_finetuned)
 
     @cached_property
     def evaluations(self) -> tuple[Evaluation, ...]:
-        """The dynamic evaluations to compute: `shown_evaluations` without repetitions, as models may share one."""
+        """The dynamic evaluations to compute: those that at least one experiment includes.
+
+        An evaluation that several models share is listed once.
+        """
         return _first_by_path(self.shown_evaluations)
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """The units to compute; a unit is the job that does all fits to the distributions of one setting and one seed.
 
-        An entry under `fits` is computed if an experiment of this study shows its results (`Experiment.fits`).
+        An entry under `fits` of the study's YAML is computed if an experiment shows its results (`Experiment.fits`).
         """
         named = dict.fromkeys(e.fits for e in self.experiments if e.fits in self.fits and not e.is_void)
         return tuple(unit for name in named for unit in self.fits[name])
 
     def run(self, path: str) -> Run:
-        """Return the trained or finetuned run at `path`, such as `ptb/mos/141-<run_id>`.
+        """Return the trained or finetuned run whose folder below results/runs is `path`.
+
+        The path of a trained run is `<dataset>/<model>/<seed>-<run_id>`. The path of a finetuned run is that of the
+        trained run followed by `/finetune-<run_id>`.
 
         Raises:
             UserError: no planned run has this path, for example because the configuration or the code has changed.
@@ -178,7 +191,7 @@ class Study:
         return self._at(path, (*self.runs, *self.finetuned), "run")
 
     def dynamic_evaluation(self, path: str) -> Evaluation:
-        """Return the dynamic evaluation at `path`, such as `ptb/mos/141-<run_id>/dynamic-<id>`.
+        """Return the dynamic evaluation with this path, which is `<path of the run>/dynamic-<12 hex digits>`.
 
         Raises:
             UserError: no planned evaluation has this path.
@@ -213,8 +226,9 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     Args:
         file: the study's YAML. Its folder is searched for datasets and experiments.
         overrides: values of top-level keys, such as `{"device": "cpu"}`, which replace those of the file. If
-            `overrides` has every required key of `StudyFile`, it is the whole study, and the file is not read.
-        store: the folders of results and data (default: those of the workflow).
+            `overrides` has every required key of a study (`study_file.REQUIRED`), it is the whole study, and the file
+            is not read.
+        store: the folders of results and data (default: those in the folder `results`).
 
     Raises:
         UserError: the file cannot be read, a key is unknown or missing, or a value is not allowed.
@@ -293,7 +307,7 @@ def _plan(
 
     `author_seed` is the seed of the authors' published run, or None. `stages` has the settings of finetuning and
     dynamic evaluation. Layers of settings are applied in order; the model's own `body` and `schedule` come last.
-    `execution` has the study's settings `threads`, `device`, `deterministic` and `graphs`. Error
+    `execution` is {name: value} of the study's settings `threads`, `device`, `deterministic` and `graphs`. Error
     messages begin with `where`.
     """
     entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
@@ -318,9 +332,10 @@ def _plan(
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs with `duplicate_of` set if an earlier model on the same corpus has a run with the same run_id.
+    """Return the runs; if an earlier model has an equal run, set the run's `duplicate_of` to the name of that model.
 
-    Equal runs are trained once, under the name of the earlier model.
+    Two runs are equal if they have the same corpus and the same run_id. Equal runs are trained once, under the name of
+    the earlier model.
     """
     first: dict[tuple[str, str], str] = {}
     all_runs = []
@@ -337,8 +352,8 @@ class _ExperimentResolver:
     Attributes:
         declared: the study's YAML.
         datasets: the study's datasets by name.
-        members: {name: names of models}. A model has an entry such as `{"mos": ["mos"]}`. A grid has an entry with the
-            names of all its models.
+        members: {name: the names of the models that it stands for}. A model stands for itself, such as
+            `{"mos": ["mos"]}`. A grid stands for all its models.
         near: the folder in which the study's own datasets and experiments are searched first.
         where: the study's file, for error messages.
     """
@@ -357,7 +372,8 @@ class _ExperimentResolver:
         Args:
             name: id of the experiment.
             changes: entry of the experiment in the study's file. Without `models`, the models of the experiment that
-                the study has are taken. Without `datasets`, `_corpora` selects the datasets.
+                the study has are taken. Without `datasets`, the study's datasets that match the experiment's corpora
+                are taken (rules in `_corpora`).
 
         Raises:
             UserError: the experiment is unknown, or `changes` names a model or dataset that the study lacks.
@@ -443,7 +459,8 @@ class _ExperimentResolver:
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
     """Set environment variables so that child processes load the same study with the same package and Python.
 
-    A child reads the study by `study_from_environment`. The folder of the running Python is put first in PATH.
+    A child process gets `file` and `overrides` back from `study_from_environment`. The folder of the running Python is
+    put first in PATH.
 
     Args:
         file: the study's YAML.
@@ -458,9 +475,10 @@ def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> No
 
 
 def study_from_environment() -> tuple[Path, dict[str, Any]]:
-    """Return the study file and the overrides from the environment variables that `export` sets.
+    """Return (file, overrides): the study's YAML, and {top-level key: value} that replaces the values of the YAML.
 
-    If these variables are not set, the file is config/demo.yaml, and there are no overrides.
+    Both are read from the environment variables that `export` sets (STUDY_VARIABLE and SET_VARIABLE). If these
+    variables are not set, the file is config/demo.yaml, and there are no overrides.
     """
     file = os.environ.get(STUDY_VARIABLE) or ROOT / "config" / "demo.yaml"
     return Path(file), json.loads(os.environ.get(SET_VARIABLE, "{}"))

@@ -53,7 +53,8 @@ class Column:
 class Experiment:
     """A table or figure of the report, as its YAML file declares it.
 
-    `load_study` then applies the study's `ExperimentChanges`, and sets `entries`, `absent` and `absent_datasets`.
+    `load_study` then applies the changes that the study's file makes to the experiment. It restricts `models` and
+    `datasets` to those of the study, and sets `needs`, `entries`, `absent` and `absent_datasets`.
 
     Attributes:
         id: name of the experiment, equal to the file's name.
@@ -73,8 +74,8 @@ class Experiment:
             `random` (all but the authors' own).
         stages: what follows the training of the experiment's runs: `finetune`, `dynamic` (dynamic evaluation), or both
             in this order.
-        published_rows: filters for models with another name in report/published. Example:
-            `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. The value of `model` is the name in
+        published_rows: {model: where its published numbers are}, for models with another name in report/published.
+            Example: `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. Here `mos-nt` is the name in
             report/published. Every other key is a column of the CSV files; its cells must match the regular expression.
         needs: reason why the experiment, or a part of it, cannot be made; empty if the whole can be made.
         columns: columns of the table, one metric each, in order.
@@ -119,7 +120,8 @@ class Experiment:
     def is_void(self) -> bool:
         """True if no part of the experiment can be measured, because the study has no model or no corpus for it.
 
-        The attribute `needs` has the reason. If `quotes` is true, the table or figure still shows published results.
+        The attribute `needs` has the reason. Published numbers or examples, if there are any (`quotes`), are still
+        shown.
         """
         return bool(self.needs) and not (self.datasets and self.entries)
 
@@ -184,7 +186,8 @@ class ModelEntry:
             inherited too. The other entry can have a `like` of its own.
         datasets: corpora to train on; all corpora of the study when absent.
         seeds: `all`, `author` (only the authors' own seed, or the first if there is none), or a list of seeds. All
-            seeds when absent; but unlike an absent key, the word `all` makes the entry a variant (see `is_variant`).
+            seeds when absent. The words `all` and `author` also leave the model out of experiments with `models: all`,
+            as the keys `like` and `grid` do (see `is_variant`).
         grid: lists of values, such as `{head.c: [-1.5, 0], head.k: [2, 3]}`; each combination is a model.
         stem: prefix of the names of a grid's models, such as `gss` in `gss-c0-k2` (default: the entry's name). Grids on
             different corpora may have the same stem.
@@ -242,8 +245,9 @@ class Model:
         name: name of the model.
         entry: the entry, with inherited settings and the values of this combination filled in.
         label: label in tables and figures.
-        inherits_from: the model's name, the name of its entry, and the names along the chain of `like`. A layer of
-            settings applies to the model if its `when` names one of them, or no model.
+        inherits_from: the model's name, the name of its entry, and the names of all entries from which this entry
+            inherits by the key `like`, directly or not. A layer of settings applies to the model if its `when` names
+            one of them, or no model.
     """
 
     name: str
@@ -257,12 +261,12 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
 
     Args:
         entries: the entries under `models` of a study.
-        datasets: all datasets of the study, on which models without `datasets` are trained.
+        datasets: all datasets of the study, on which the models of an entry without the key `datasets` are trained.
         where: the study's file, for error messages.
 
     Raises:
-        UserError: a head or a model under `like` is unknown, models inherit from each other in a circle, a value of a
-            grid is not allowed, or two models on one dataset have the same name.
+        UserError: a head is unknown, the key `like` names an unknown entry, entries inherit from each other in a
+            circle, a value of a grid is not allowed, or two models on one dataset have the same name.
     """
     families: dict[str, list[Model]] = {}
     taken = set(itertools.product(datasets, entries))
@@ -300,8 +304,8 @@ def _members(family: Model, grid: Grid, where: str) -> list[Model]:
     """Return the models of a grid: all combinations of its values, or `max_runs` of them.
 
     A hash ranks the combinations, and the first `max_runs` are chosen. A larger `max_runs` therefore only adds models.
-    A model's name lists the values of its combination, such as `gss-c0-k2`. If this name would be too long, a hash
-    replaces the values.
+    A model's name lists the values of its combination, such as `gss-c0-k2` for `head.c` = 0 and `head.k` = 2. If this
+    name would be too long, a hash replaces the values.
 
     Args:
         family: the model made from the entry before any value of the grid is filled in. Its `entry` has `max_runs`.
@@ -381,12 +385,14 @@ class ExperimentChanges:
     """The changes that a study makes to an experiment. A key that is absent changes nothing.
 
     Attributes:
-        models: models to show, or `all`: all models of this study except variants (`is_variant`).
+        models: models to show; or `all`, every model of this study except variants. A variant is an entry with the key
+            `like` or `grid`, or with the word `all` or `author` as its `seeds`.
         datasets: corpora to show.
-        seeds: `all`, `author` (the authors' own, or the first), or `random` (all except the authors' own).
+        seeds: seeds to show: `all`, `author` (the authors' own, or the first), or `random` (all except the authors'
+            own).
         needs: reason why this study cannot make the experiment. The report shows the reason, and nothing is trained for
             the experiment.
-        options: values that replace or add to the experiment's `options`.
+        options: keyword arguments of the view, which replace or add to those of the experiment.
     """
 
     models: schema.OneOrMore[schema.Name] | None = None
