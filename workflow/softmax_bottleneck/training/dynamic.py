@@ -33,7 +33,7 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
 
     Args:
         study: the study.
-        path: path of the dynamic evaluation, see `Evaluation.path`.
+        path: path of the dynamic evaluation below results/runs: `<path of the run>/dynamic-<12 hex digits>`.
         say: function that prints a line of progress.
         restart: True to discard earlier progress.
     """
@@ -68,11 +68,13 @@ def evaluate(
         corpus: token ids of the run's corpus.
         folder: folder of the evaluation's files, created if missing; a lease admits one process at a time.
         parents: {name: sha256} of the files that the weights come from, for the provenance.
-        options: limits of this call, see `Options`.
+        options: progress output, time limit and restart of this call, see `Options`.
 
     Raises:
-        UserError: the body carries no state from segment to segment.
-        Other errors: see `run_to_end`.
+        UserError: the body carries no state from segment to segment, or no resume state can be used.
+        StoppedError: a signal or the time limit stopped the evaluation; the state is saved.
+        DataError, BusyError, MemoryExhaustedError, OSError: dynamic.json is damaged, another process evaluates the run,
+            memory ran out, or writing failed (details in `run_to_end`).
     """
     run = evaluation.run
     if not model.body.carries_state:
@@ -114,8 +116,8 @@ class DynamicEvaluation(Evaluator, Work):
     def outcome(self, session: Session) -> Outcome:
         """Return (content of dynamic.json, {input file: sha256}, {}); the empty dict is for further provenance.
 
-        The content has the perplexities and the loss of every setting that was tried (see `Evaluator.results`).
-        `session` tells the wall time.
+        The content has the status ("ok"), the settings, the wall time in seconds, which `session` tells, and the
+        perplexities and losses (keys in `Evaluator.results`).
         """
         settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
         return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

@@ -136,7 +136,10 @@ class Reading:
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
 
     def leave(self) -> None:
-        """Do nothing; a subclass that changes the weights restores the trained ones here."""
+        """Finish the pass; called once, after the last segment of the text.
+
+        This method does nothing. A subclass that changes the weights overrides it and restores the trained weights.
+        """
 
     def state(self) -> dict[str, Any]:
         """Return the attributes in KEPT, for resuming."""
@@ -168,7 +171,8 @@ class Gathering(Reading):
 class Scoring(Reading):
     """A pass that scores a text with fixed weights.
 
-    The losses are computed with the same kernels as in `Following`, so that the losses of both can be compared.
+    The losses are computed with the same kernels as in a pass that updates the weights (`Following`), so that the
+    losses of both can be compared.
     """
 
     KEPT = (*Reading.KEPT, "total")
@@ -188,7 +192,11 @@ class Scoring(Reading):
 
 
 class Following(Scoring):
-    """A pass that scores a text and updates the weights after every segment; `leave` restores the trained weights."""
+    """A pass that scores a text and updates the weights after every segment.
+
+    `statistics` holds M and R of the module's formulas, and `setting` holds eta, lambda and epsilon. At the end of the
+    text the method `leave` restores the trained weights.
+    """
 
     KEPT = (*Scoring.KEPT, "weights")
 
@@ -228,10 +236,10 @@ class Evaluator:
     """A dynamic evaluation in resumable steps: gradient statistics, tuning, and scores of validation and test text.
 
     A candidate is a `Setting`: a step size and a decay, with the same epsilon for all candidates. Every candidate is
-    tried on the tuning text, which is the first `tune_tokens` tokens of the validation text. The candidate with the
-    lowest loss is chosen and scores the whole validation text. If this loss is not below the loss of the fixed trained
-    weights, dynamic evaluation does not help. The reported step size is then 0, and the results are those of the
-    trained weights.
+    tried on the tuning text: the first `settings.tune_tokens` tokens of the validation text (None: all of it). The
+    candidate with the lowest loss is chosen and scores the whole validation text. If this loss is not below the loss of
+    the fixed trained weights, dynamic evaluation does not help. The reported step size is then 0, and the results are
+    those of the trained weights.
 
     Attributes:
         texts: token ids [L, B] of the texts in the order of reading. First the training text, for statistics; then the
@@ -316,8 +324,8 @@ class Evaluator:
             `metrics`: nine numbers. `valid_ppl_static` and `test_ppl_static` are the perplexities of the fixed trained
                 weights. `valid_ppl` and `test_ppl` are the perplexities of dynamic evaluation with the chosen
                 candidate, or the static ones if the candidate does not help (`helps`). `valid_gain` and `test_gain`
-                are `*_ppl_static` minus `*_ppl`. `dynamic_learning_rate`, `dynamic_decay` and `dynamic_epsilon` are the
-                chosen candidate; the learning rate is 0 if the candidate does not help.
+                are the differences, static minus dynamic perplexity. `dynamic_learning_rate`, `dynamic_decay` and
+                `dynamic_epsilon` are eta, lambda and epsilon of the chosen candidate; eta is 0 if it does not help.
             `tried`: one dict per candidate with `learning_rate`, `decay` and `loss_nats` (None if not finite).
             `tuned_on_tokens`: number of predicted tokens of the tuning text.
             `batches`: number of batches of the training text that gave the gradient statistics.

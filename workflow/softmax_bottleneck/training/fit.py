@@ -60,7 +60,9 @@ def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFA
 
     Raises:
         UserError: the unit's device is not available.
-        ExpectedError: the work was stopped or failed; `run_to_end` lists the subclasses.
+        ExpectedError: the work was stopped, another process works in `law_folder`, a file is damaged, or memory ran out
+            (`run_to_end` lists the subclasses).
+        OSError: writing failed.
     """
     device = choose_device(unit.device, options.say)
     files = {name: law_folder / name for name in dict.fromkeys(fit.file_name for fit in unit.fits)}
@@ -122,7 +124,8 @@ class Fitting(Work):
     def step(self, session: Session) -> bool:
         """Do one update of all fits; return False, because no part such as an epoch has ended (see `Work.step`).
 
-        If the unit's `gradient` is true, `_early` of every fit is measured once, when 5 % of the updates are done.
+        If the unit's `gradient` is true, the gradient shares and the KL divergence of every fit are measured once, when
+        5 % of the updates are done (`_early`).
         """
         fits = list(self.fits.values())
         free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
@@ -134,8 +137,8 @@ class Fitting(Work):
     def _early(self, fitted: FreeContexts) -> dict[str, float]:
         """Return the present gradient shares and KL divergence of one fit; values that are not finite are left out.
 
-        The keys are `gradient_energy_early`, `gradient_words_early`, `gradient_cosine_early` (formulas in
-        `gradient_flow`) and `kl_nats_early`.
+        The keys are `gradient_energy_early`, `gradient_words_early` and `gradient_cosine_early` (formulas in the module
+        `gradient_flow`), and `kl_nats_early`, the mean KL divergence from the true distributions in nats.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
         found = gradient_flow.gradient_shares(fitted, self.known)
@@ -159,7 +162,7 @@ class Fitting(Work):
                 fitted.load(state["fits"][name])
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of the updates (0 to 1), and the text of `where`; `wall_s` is not used."""
+        """Return the finished share of the updates (0 to 1), and a text such as `update 3 of 100`; ignore `wall_s`."""
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:

@@ -45,7 +45,7 @@ CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: fit
 
 @dataclass(frozen=True)
 class Recipe:
-    """The settings of the optimisation of a fit, from a study's `FitPlan`.
+    """The settings of the optimisation of a fit, from the entry under `fits` of a study's YAML.
 
     Attributes:
         sample: expected number of (context, word) pairs in the sample of one update, counted over all contexts; 0 means
@@ -166,9 +166,10 @@ def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: t
 
 
 def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bias: bool, most: int) -> int:
-    """Return the largest width at which a head has at most `most` fitted parameters (see `count_parameters`).
+    """Return the largest width at which a head has at most `most` fitted parameters.
 
-    The result is at least 1, even if a head of width 1 has more parameters.
+    Context vectors, word vectors and the head's other parameters are counted. The result is at least 1, even if a head
+    of width 1 has more parameters.
 
     Args:
         name, options: the head and its options, such as "mos" and {"components": 3}.
@@ -241,8 +242,9 @@ def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, 
     """Return the ranks of the matrix log Q [N, M] and the squared error of log Q, from chunks of `rows` contexts.
 
     Returns:
-        The keys of `RankReport.metrics`: `rank_press`, `rank_press_low`, `rank_press_high`, and effective ranks such as
-        `rank_eff_1e-3`. In addition `squared_error`, the mean of (log P* - log Q)^2 over all contexts and words.
+        A dict {metric: value}. `rank_press` is the Press rank; `rank_press_low` and `rank_press_high` are the same with
+        a tolerance 1 % larger and 1 % smaller. `rank_eff_1e-3`, `rank_eff_1e-4` and `rank_eff_1e-5` are effective
+        ranks. `squared_error` is the mean of (log P* - log Q)^2 over all contexts and words.
 
     Raises:
         DataError: log Q is not finite, because Q gives a word the probability zero.
@@ -259,7 +261,8 @@ def law_metrics(known: KnownDistributions) -> dict[str, float]:
 
     Returns:
         `entropy_nats`: the mean entropy. `kl_no_context_nats`: the lowest mean KL of a model that does not see the
-        context. In addition, all items of `known.facts`, such as `rank_truth` for a synthetic language.
+        context. In addition, all items of `known.facts`, such as `rank_truth`, the exact rank of log P* of a synthetic
+        language.
     """
     return {**known.facts, "kl_no_context_nats": known.no_context_nats, "entropy_nats": known.entropy_nats}
 
@@ -272,8 +275,9 @@ def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> d
     2019, see `squared_error_bound`).
 
     Returns:
-        The keys of `RankReport.metrics`: `rank_press`, `rank_press_low`, `rank_press_high`, and effective ranks such as
-        `rank_eff_1e-3`. In addition the bound for each width, such as `squared_error_bound_d16`.
+        A dict {metric: value}. The ranks have the same keys as in the result of `ranks`: `rank_press`,
+        `rank_press_low`, `rank_press_high`, and effective ranks such as `rank_eff_1e-3`. The bound of width 16 has the
+        key `squared_error_bound_d16`.
     """
     spectrum = spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())

@@ -43,8 +43,8 @@ SMALLEST_SINGULAR = 1e-9  # relative to the largest; smaller directions are erro
 def gradient_shares(fit: FreeContexts, known: KnownDistributions) -> dict[str, float]:
     """Return `gradient_energy`, `gradient_words` and `gradient_cosine` of a fit (formulas in the module's docstring).
 
-    If the matrices J of all contexts have more than `CELLS` entries in total, only evenly spaced contexts are used. The
-    result is an empty dict if a derivative of log Q is not finite.
+    If the matrices J of all contexts have more than CELLS (2^22) entries in total, only evenly spaced contexts are
+    used. The result is an empty dict if a derivative of log Q is not finite.
     """
     (count, width), words = fit.contexts_ND.shape, known.p_NM.shape[1]
     some_N = np.unique(np.linspace(0, count - 1, max(1, min(count, CELLS // (words * width)))).astype(np.intp))

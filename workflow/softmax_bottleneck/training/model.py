@@ -43,11 +43,11 @@ class LanguageModel(nn.Module):
             self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return the body's output for a chunk of tokens; the head reads the field `dropped_TBD` of this output.
+        """Return the body's output for a chunk of tokens; its field `dropped_TBD` [T, B, D] is the input of the head.
 
         `state` is the body's state before the chunk. `generator` gives the random numbers of dropout in train mode.
-        For heads with `lower_size` > 0, `dropped_TBD` is a concatenation along D: first the input of the body's last
-        layer (`lower_size` numbers), then the output of this layer.
+        `dropped_TBD` is the output of the body's last layer after dropout. A few heads also read the input of the last
+        layer; their attribute `lower_size` is its width. For them, `dropped_TBD` is that input followed by the output.
         """
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:
@@ -110,7 +110,7 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def weights(model: LanguageModel) -> dict[str, Tensor]:
-    """Return the state dict of a model; a tied matrix occurs once, under the name of the head's matrix (`DECODER`)."""
+    """Return the state dict of a model; a tied matrix occurs once, with the name `head.decoder.weight`."""
     return {name: tensor for name, tensor in model.state_dict().items() if not (model.tied and name == EMBEDDING)}
 
 

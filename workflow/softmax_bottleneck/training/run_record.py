@@ -28,7 +28,7 @@ def run_and_record(folder: Path) -> tuple[Run, dict[str, Any]]:
 def write_unusable(path: Path, record: Mapping[str, Any], parents: Mapping[str, str]) -> None:
     """Write the result file of a step that needs a trained model, for a run that has diverged.
 
-    The file has the keys `status` and `reason` of the record, the provenance, and empty results.
+    The file has `status` ("diverged") and `reason` (a text) from the record, the provenance, and empty results.
 
     Args:
         path: the result file, such as dynamic.json.

@@ -62,7 +62,8 @@ def train_run(
         corpus: token ids of the run's corpus, whose hash is `run.data_identity`.
         folder: folder of the run's files, created if missing; a lease admits one process at a time.
         options: time limit, progress output and restart, see `Options`.
-        keeps_snapshots: True to store in `snapshots/` the weights at `snapshot_epochs` and at the end of plain SGD.
+        keeps_snapshots: True to store weights in the subfolder `snapshots` along training: after up to seven epochs,
+            evenly spaced on a log scale (`snapshot_epochs`), and at the end of plain SGD.
         make: function that creates the trainer from (run, corpus, device); for finetuning it makes a `Finetuner`.
         parents: {name: sha256} of the inputs besides the corpus, for the provenance.
 
@@ -70,7 +71,7 @@ def train_run(
         UserError: the run's device is not available, the text is too short, or no resume state can be used.
         DataError: done.json of the finished run is damaged, or states another hash than that of the weights.
         StoppedError: a signal or the time limit stopped training; the state is saved.
-        BusyError, MemoryExhaustedError, OSError: as in `run_to_end`.
+        BusyError, MemoryExhaustedError, OSError: another process trains the run, memory ran out, or writing failed.
     """
     device = choose_device(run.device, options.say)
 
@@ -96,7 +97,7 @@ def train_run(
 def snapshot_epochs(schedule: Schedule) -> frozenset[int]:
     """Return the epochs of snapshots: the first, the last, and epochs evenly spaced on a log scale between them.
 
-    There are at most `SNAPSHOTS`, and fewer if the schedule has few epochs.
+    There are at most SNAPSHOTS (seven) epochs, and fewer if the schedule has few epochs.
     """
     powers = [index / (SNAPSHOTS - 1) for index in range(SNAPSHOTS)]
     return frozenset(round(schedule.epochs**power) for power in powers)
@@ -118,7 +119,7 @@ class Training(Work):
     Args:
         trainer: the training in progress.
         folder: the run's folder.
-        keeps_snapshots: True to store weights in `snapshots/` along training.
+        keeps_snapshots: True to store weights in the subfolder `snapshots` after some epochs (`snapshot_epochs`).
         parents: {name: sha256} of the inputs besides the corpus.
     """
 
@@ -146,7 +147,7 @@ class Training(Work):
         """Do one update, or the validation that ends an epoch; return True if the epoch has ended.
 
         If the run diverges, the reason is stored in `self.diverged` and False is returned. `session` provides the wall
-        time, and its `tick` is called during validation.
+        time. Its method `tick` is called after every chunk of the validation text, to keep the lease.
         """
         try:
             if self.next_step == "update":
@@ -167,7 +168,8 @@ class Training(Work):
     def keep(self) -> None:
         """Write the epoch log and, if snapshots are requested and due, the weights of the epoch that has just ended.
 
-        Snapshots are due at `snapshot_epochs`, and at the epoch after which averaging starts.
+        Snapshots are due after up to seven epochs, evenly spaced on a log scale (`snapshot_epochs`), and after the last
+        epoch of plain SGD if averaging starts then.
         """
         self._write_log()
         row, trainer = self.trainer.rows[-1], self.trainer
@@ -213,10 +215,11 @@ class Training(Work):
 
         Returns:
             record: the content of done.json. The keys are `status` (`ok` or `diverged`), `reason` (of divergence),
-                `run` (as in run.json), `parameters` (their number), `epochs` (finished), `best_epoch`,
-                `best_valid_loss_nats`, `train_ppl` (of the best epoch), `switch_epoch`, `steps` (updates),
-                `model_sha256` and `timing` (`wall_s` and the median `seconds_per_epoch`). Values that do not exist are
-                None. Only `timing` depends on interruptions.
+                `run` (as in run.json), `parameters` (their number), `epochs` (finished), `best_epoch` (epoch of the
+                stored weights), `best_valid_loss_nats` and `train_ppl` (of this epoch), `switch_epoch` (after which
+                averaging started), `steps` (updates), `model_sha256` (hash of the weights' file) and `timing` (`wall_s`
+                and the median `seconds_per_epoch`, both in seconds). Values that do not exist are None. Only `timing`
+                depends on interruptions.
             parents: {name: hash} of the corpus, the other inputs and the epoch log.
             extras: for the provenance: `deterministic` (true or false), `matmul_backends` (the backends of matrix
                 products), and `graphs` (true or false, or the reason why CUDA graphs could not be used).

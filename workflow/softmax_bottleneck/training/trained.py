@@ -72,10 +72,10 @@ def models_along_training(
 ) -> Iterator[tuple[dict[str, Any], models.LanguageModel]]:
     """Yield (line, model) in the order of epochs: first the untrained model, then every snapshot and the best model.
 
-    `line` is the epoch's line of the epoch log, a dict with `epoch`, `phase` and further keys (see
-    `Trainer.end_epoch`), and `{"epoch": 0, "phase": "untrained"}` for the untrained model. A best epoch with a snapshot
-    is yielded once, as its snapshot. All pairs share one model object in evaluation mode, whose weights change from
-    pair to pair.
+    `line` is the epoch's line of the epoch log: a dict with `epoch`, `phase` ("sgd", or "asgd" once weights are
+    averaged), losses and further keys (list in `Trainer.end_epoch`). For the untrained model, `line` is
+    `{"epoch": 0, "phase": "untrained"}`. A best epoch with a snapshot is yielded once, as its snapshot. All pairs share
+    one model object in evaluation mode, whose weights change from pair to pair.
 
     Raises:
         DataError: a file is missing or damaged.

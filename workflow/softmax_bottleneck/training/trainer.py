@@ -72,8 +72,8 @@ def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chu
     Every chunk has `schedule.bptt` rows, or a random number of rows if `schedule.variable_length` is true (Merity et
     al. 2018, section 5). A random length is normally distributed with standard deviation 5. The mean is `bptt` with
     probability 0.95, otherwise `bptt` / 2. The drawn length is then clipped to at least 5 and at most `bptt` +
-    `max_length_delta`. The last chunk is cut at the end of the text. As published, no chunk starts in the last two
-    rows.
+    `schedule.max_length_delta`. The last chunk is cut at the end of the text. As published, no chunk starts in the last
+    two rows.
 
     Args:
         schedule: the schedule of the run.
@@ -130,8 +130,8 @@ class Tally:
 
     The losses of 200 successive updates form a block. The loss of the epoch is the mean of the mean losses of its
     blocks. A shorter last block counts as much as a full one. If the epoch's chunks stop before the end of the text,
-    this last block is left out, unless it is the only one. Sums stay on the device; `close` and `mean` wait for the
-    device.
+    this last block is left out, unless it is the only one. Sums stay on the device, so that only the methods `close`
+    and `mean` wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -348,7 +348,8 @@ class Trainer:
         """Compute the validation loss at the end of an epoch, prepare the next epoch, and return the line of the log.
 
         In averaged SGD, the averaged weights are evaluated. The evaluated weights are copied to `best` if this loss is
-        the lowest so far, or if the schedule's `tested_weights` is `last`. Averaging starts if `_switches` says so.
+        the lowest so far, or if the schedule's `tested_weights` is `last`. Averaging starts if the schedule's optimizer
+        starts it after this epoch (rules in `_switches`).
 
         Args:
             wall_s: wall time of the epoch in seconds, for the epoch log.
@@ -406,8 +407,9 @@ class Trainer:
     def _switches(self, earlier: list[float], valid_loss: float) -> bool:
         """Return True if averaging starts after the current epoch.
 
-        The optimiser `et-asgd` starts averaging after a fixed epoch, `nt-asgd` when the validation loss stalls (see
-        `optim.should_switch`). `earlier` has the validation losses of earlier epochs, `valid_loss` that of this epoch.
+        The optimiser `et-asgd` starts averaging after a fixed epoch, `nt-asgd` when the validation loss stalls: it
+        exceeds the lowest loss of earlier epochs, of which the last `nonmonotone_window` do not count. `earlier` has
+        the validation losses of earlier epochs, `valid_loss` that of this epoch.
         """
         if self.schedule.optimizer == "et-asgd":
             return self.place.epoch == self.schedule.switch_after_epoch
