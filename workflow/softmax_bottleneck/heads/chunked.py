@@ -34,7 +34,7 @@ class ChunkedHead(Head):
         self.pointwise = Identity()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; subclasses define the method.
+        """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; every subclass overrides this.
 
         ``h_ND`` are the hidden states. The first dimension of each returned tensor has length N. For example,
         ``MultiFacet`` returns the log mixture weights [N, K] and F vectors of width E per token, [N, F, E].
@@ -44,7 +44,8 @@ class ChunkedHead(Head):
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
         """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk; subclasses define the method.
 
-        The arguments are the tensors that the method ``of_tokens`` returned, cut to the n rows of the chunk.
+        The arguments are the tensors that the method ``of_tokens`` returned for all tokens, in the same order. Each
+        tensor is cut to the n rows of the chunk.
         """
         raise NotImplementedError
 

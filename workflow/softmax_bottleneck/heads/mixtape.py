@@ -80,8 +80,9 @@ class Mixtape(ChunkedHead):
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
         """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk.
 
-        The arguments are the tensors of ``of_tokens``, cut to these tokens. At each level of the tree, from the leaves
-        to the root, one gate mixes two neighbouring logits of a word into one.
+        The three arguments are tanh(H_k h) [n, K, E], tanh(U_i h) [n, K-1, G] and u_i . h [n, K-1] of these tokens,
+        which the method ``of_tokens`` computes. At each level of the tree, from the leaves to the root, one gate mixes
+        two neighbouring logits of a word into one.
         """
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]

@@ -71,8 +71,8 @@ class MultiFacet(ChunkedHead):
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:
         """Return ln P(.|context) of the n tokens of a chunk, [n, V] in nats.
 
-        The two arguments are the log mixture weights [n, K] and the facets [n, F, E] of these tokens, which the method
-        ``of_tokens`` computes.
+        The two arguments are the log mixture weights [n, K] and the facets [n, F, E] of these tokens, as the method
+        ``of_tokens`` returns them.
         """
         log_prior_nK, facet_nFE = of_tokens
         logits_nV = [self._partitioned(facet_nFE), *map(self.decoder, facet_nFE[:, self.partitions :].unbind(1))]
