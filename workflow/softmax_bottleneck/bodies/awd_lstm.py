@@ -136,9 +136,10 @@ class AWDLSTM(Body):
 def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, last hidden state and last cell state of one LSTM layer for the input `x_TBD`.
 
-    `hidden` is the pair of hidden and cell state before the chunk; `weights` are in the order of `LSTM_WEIGHTS`. The
-    function calls the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units,
-    oneDNN is 2.2 to 8 times as fast as PyTorch's code without oneDNN.
+    `hidden` is the pair (hidden state, cell state) before the chunk, each [1, B, H]. `weights` are the input weight
+    [G, D], the recurrent weight [G, H] and the bias [G] of each, in this order (LSTM_WEIGHTS). The function calls
+    the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units, oneDNN is 2.2 to 8
+    times as fast as PyTorch's code without oneDNN.
     """
     units = weights[1].shape[1]
     if extra := -units % ALIGNED_UNITS.get(x_TBD.device.type, ALIGNED_UNITS["cuda"]):

@@ -34,7 +34,7 @@ def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: t
     """Return a random dropout mask: each entry is 1 / (1 - dropout) with probability 1 - dropout, else 0.
 
     Each entry uses 16 random bits, so that the probability is rounded to a multiple of 2^-16. On a CPU this is more
-    than twice as fast as `uniform_` and nine times as fast as `bernoulli_`.
+    than twice as fast as PyTorch's `uniform_` and nine times as fast as its `bernoulli_`.
 
     The mask has the device and dtype of `like`. If `generator` is None, PyTorch's global generator is used.
     """

@@ -70,9 +70,10 @@ def _attribute(head: Declaration) -> str:
 
 
 def _library_class(attribute: str, name: str) -> type[Head]:
-    """Return a new class named ``attribute``, derived from the class of the head ``name``.
+    """Return a new class named ``attribute`` for the head ``name``; its instances are complete heads.
 
-    Its constructor takes sizes and options as keywords and checks them. ``help(...)`` shows the options' defaults.
+    The base class is the class in the head's file or, if that class is only a pointwise function, PointwiseHead. The
+    constructor takes sizes and options as keywords and checks them. ``help(...)`` shows the options' defaults.
     """
     from softmax_bottleneck.heads.base import PointwiseHead
 

@@ -54,8 +54,8 @@ class Head(nn.Module):
     def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
         """Measure which library, native torch or oneDNN, is faster in each matrix product of the fused loss.
 
-        The choice is stored in ``matmul_backends``. ``num_tokens`` is the number of tokens of a batch. ``precision`` is
-        that of the products: fp32, tf32, tf32x3 or bf16 (see ``heads/matmul.py``).
+        The choice is stored in the attribute ``matmul_backends`` of the head. ``num_tokens`` is the number of tokens of
+        a batch. ``precision`` is that of the products: fp32, tf32, tf32x3 or bf16 (see ``heads/matmul.py``).
 
         Raises:
             UserError: the device does not support this precision.
@@ -78,22 +78,24 @@ class Head(nn.Module):
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the loss -ln P(target) of each token, [N] nats, differentiable, without storing all logits.
 
-        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` is that of ``losses``.
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` draws the head's dropout masks in
+        train mode (None: torch's default generator).
         """
         return self.losses(h, target, generator=generator).nll_N
 
     def mean_nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the training loss, a scalar: the mean of -ln P(target) over all tokens, in nats.
 
-        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` is that of ``losses``.
-        The backward pass never makes the CPU wait for a GPU.
+        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` draws the head's dropout masks in
+        train mode (None: torch's default generator). The backward pass never makes the CPU wait for a GPU.
         """
         return self.losses(h, target, generator=generator).total / target.numel()
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D], in h's dtype.
 
-        ``generator`` draws dropout masks in train mode, as in ``losses``. Every head overrides this method.
+        ``generator`` draws the head's dropout masks in train mode (None: torch's default generator). Every head
+        overrides this method.
         """
         raise NotImplementedError
 
@@ -107,10 +109,10 @@ class Head(nn.Module):
         return False
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the vectors [N, E] that the decoder multiplies by W^T, for ``h`` [N, D] or [T, B, D].
+        """Return the vectors c [N, E] with logits c W^T + b (decoder W and b), for ``h`` [N, D] or [T, B, D].
 
         Raises:
-            UserError: the head is not log-linear (``is_log_linear``).
+            UserError: the head is not log-linear: its log-probabilities are not c W^T + b - logZ.
         """
         raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
 

@@ -37,7 +37,7 @@ class ChunkedHead(Head):
         """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; every subclass overrides this.
 
         ``h_ND`` are the hidden states. The first dimension of each returned tensor has length N. For example,
-        ``MultiFacet`` returns the log mixture weights [N, K] and F vectors of width E per token, [N, F, E].
+        the head ``MultiFacet`` returns the log mixture weights [N, K] and F vectors of width E per token, [N, F, E].
         """
         raise NotImplementedError
 

@@ -65,9 +65,9 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         components: number of softmaxes that read the last layer.
         lower_components: number of softmaxes that read the layer below.
         lower_size: width of the layer below; 0 if all softmaxes read the last layer.
-        options: ``vocabulary_size``, ``embedding_size`` and ``dropout_latent``, which are required. Other keyword
-            arguments of ``MixtureOfSoftmaxes`` are optional. By default, prior and components use softmaxes, the
-            dropout is locked, and the probability floor is 0.
+        options: required are ``vocabulary_size``, ``embedding_size`` (E) and ``dropout_latent`` (dropout probability of
+            latent_k). The other keyword arguments of ``MixtureOfSoftmaxes`` are optional. By default, prior and
+            components use softmaxes, the dropout is locked, and the probability floor is 0.
     """
 
     def __init__(

@@ -113,7 +113,8 @@ class PiecewiseLinear(Pointwise):
     def row_function(self) -> RowFunction:
         """Return the description of g that the GPU kernels of ``triton_rows.py`` read.
 
-        The attribute ``constants`` is (T / delta, 1 / delta, delta). `RowFunction` explains the other attributes.
+        The attribute ``constants`` is (T / delta, 1 / delta, delta). The other attributes are the result of ``table``
+        and, unless the slopes are frozen, the method ``slope_gradients``.
         """
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)

@@ -144,7 +144,7 @@ def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) ->
     """Write dE = G W, the loss gradient with respect to the latent vectors E, into `out_RD`.
 
     G (`grad_RV`) is the loss gradient with respect to the logits, and W (`weight_VD`) the decoder's weight. `backend`
-    is native or onednn, as in `scores`.
+    is native or onednn; native replaces onednn if the factors are bfloat16 or split, or if onednn is not available.
     """
     if not grad_RV.is_plain:
         out_RD.copy_(_product(grad_RV, weight_VD))
@@ -161,7 +161,8 @@ class WeightGradient:
 
     Args:
         weight_VD: W, which gives shape, dtype and device of the sum.
-        backend: native or onednn, as in `scores`.
+        backend: native or onednn; native replaces onednn if the factors are bfloat16 or split, or if onednn is not
+            available.
     """
 
     def __init__(self, weight_VD: Tensor, backend: str) -> None:
@@ -221,9 +222,9 @@ def _has_onednn() -> bool:
 def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
     """Measure which backend is faster in each of the three products, and return the choice with the precision.
 
-    A product keeps its default in `MatmulBackends` unless the other backend is more than `MARGIN` times as fast. If the
-    products are small, or if onednn is not available (GPUs, float64, other builds of torch), nothing is measured and
-    the backends of `SMALL` are returned.
+    A product keeps its default in `MatmulBackends` unless the other backend is more than 1.5 times as fast (MARGIN). If
+    the products are small, or if onednn is not available (GPUs, float64, other builds of torch), nothing is measured.
+    The result is then onednn for `latents` and native for `logits` and `weights` (SMALL).
 
     Args:
         num_rows: number of rows R of a chunk.

@@ -67,7 +67,10 @@ class MixtureOfContexts(MixtureHead):
         return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` as in ``losses``."""
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D].
+
+        In train mode ``generator`` samples the dropout of the latent vectors; None means PyTorch's global generator.
+        """
         scores_NV: Tensor = self.pointwise(self.decoder(self._mixed(h, generator)))
         return scores_NV.log_softmax(1)
 

@@ -35,8 +35,8 @@ class Pointwise(nn.Module):
     def sweep(self, *, with_gradients: bool) -> Sweep:
         """Return a new ``Sweep``, which computes g in one pass of the fused loss over all chunks of logits.
 
-        This base method returns an ``AutogradSweep``, which works for any g. ``with_gradients`` is True if the pass
-        computes gradients besides the losses.
+        This base method returns an ``AutogradSweep``, which differentiates any g by autograd. ``with_gradients`` is
+        True if the pass computes gradients besides the losses.
         """
         return AutogradSweep(self, with_gradients=with_gradients)
 
@@ -51,12 +51,14 @@ class RowFunction:
 
     Attributes:
         kind: the name of g in the kernels: identity, gss, sigmoid, relu or plif (piecewise linear).
-        constants: up to three numbers that g uses; their meaning depends on ``kind`` (see ``triton_rows._apply``).
+        constants: numbers that g uses: (c, k) for gss; (T / width, 1 / width, width) for plif with cells of this width
+            on [-T, T]; none for the other kinds.
         table_K2: for plif, one row per cell: the slope in the cell, and the value of g at the cell's left end. None for
             all other kinds.
-        from_histograms: function that returns the gradients of g's parameters, in the order of ``trainable``; None if g
-            has no trained parameters. Its argument [2, K] has two sums over the logits of each cell: row 0 sums dL/dg,
-            and row 1 sums t dL/dg. Here t is the position of a logit in its cell: 0 at the left end, 1 at the right.
+        from_histograms: function that returns the gradients of g's trained parameters, in the order of g's
+            ``parameters()``; None if g has none. Its argument [2, K] has two sums over the logits of each cell: row 0
+            sums dL/dg, and row 1 sums t dL/dg. Here t is the position of a logit in its cell: 0 at the left end, 1 at
+            the right.
     """
 
     kind: str
@@ -98,7 +100,10 @@ class Sweep:
         return grad_scores_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Return the gradients of g's trainable parameters, summed over all chunks, in the order of ``trainable``."""
+        """Return the gradients of g's trained parameters, summed over all chunks, in the order of g's ``parameters()``.
+
+        In this base class g has no parameters, and the tuple is empty.
+        """
         return ()
 
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
@@ -140,7 +145,7 @@ class AutogradSweep(Sweep):
         self.has_parameters = bool(self._parameters)
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """Return g(logits) and keep the autograd graph of the chunk until ``grad_logits_`` is called."""
+        """Return g(logits), and keep the chunk's autograd graph for the backward pass in ``grad_logits_``."""
         with torch.set_grad_enabled(self._with_gradients):
             self._logits_RV = logits_RV.detach().requires_grad_(self._with_gradients)
             self._scores_RV: Tensor = self._pointwise(self._logits_RV)
@@ -156,7 +161,7 @@ class AutogradSweep(Sweep):
         return grad_logits_RV
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
-        """Return the gradients of g's trainable parameters, summed over all chunks, in the order of ``trainable``."""
+        """Return the gradients of g's trained parameters, summed over all chunks, in the order of ``parameters()``."""
         return self._grads
 
 

@@ -25,5 +25,5 @@ class LogRelu(Pointwise):
         return logits.relu().add(FLOOR).log()
 
     def row_function(self) -> RowFunction:
-        """Return the name of g, by which the GPU kernels of ``triton_rows.py`` select the function."""
+        """Return the description of g for the GPU kernels of ``triton_rows.py``: its name there, "relu"."""
         return RowFunction("relu")

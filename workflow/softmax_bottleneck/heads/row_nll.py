@@ -106,7 +106,10 @@ def mixture_nll(
 
 @dataclass(frozen=True)
 class _Problem:
-    """The inputs of the fused loss; ``log_prior_NK`` is None for a head without a mixture (K = 1)."""
+    """The inputs of the fused loss; ``mixture_nll`` explains each of them.
+
+    For a head without a mixture, K is 1 and ``log_prior_NK``, the log mixture weights, is None.
+    """
 
     latent_NKD: Tensor
     weight_VD: Tensor
@@ -125,7 +128,8 @@ class _Problem:
         """Return a new `Sweep` object, which turns the logits of one chunk after another into losses.
 
         With ``with_gradients`` the object also computes gradients. It is a ``RowSweep`` (GPU kernels) if triton, the
-        device, the dtype and the pointwise function allow it. Otherwise it is the result of ``pointwise.sweep``.
+        device, the dtype and the pointwise function allow it. Otherwise it is the result of ``pointwise.sweep``, which
+        uses torch's own operations.
         """
         fits = self.weight_VD.device.type in KERNEL_DEVICES and self.weight_VD.dtype == torch.float32
         kernels = _row_kernels() if fits else None
@@ -138,7 +142,7 @@ class _Problem:
 
 @cache
 def _row_kernels() -> ModuleType | None:
-    """Return the module ``triton_rows``, or None if the optional package triton is not installed."""
+    """Return the module ``triton_rows`` (GPU kernels), or None if the optional package triton is not installed."""
     try:
         from softmax_bottleneck.heads import triton_rows
     except ImportError:
@@ -147,11 +151,12 @@ def _row_kernels() -> ModuleType | None:
 
 
 def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
-    """Return the number of tokens per chunk, such that all arrays of a chunk together fit in `CHUNK_BYTES`.
+    """Return the number of tokens per chunk, such that all arrays of a chunk fit in 63 MiB, on a GPU in 256 MiB.
 
-    The tokens are divided evenly among the smallest number of chunks that allows this. A token has ``num_components``
-    rows of logits. ``weight_VD`` gives the device, the dtype and the number of words. ``pointwise.arrays`` says how
-    many arrays of the size of the logits exist at once.
+    CHUNK_BYTES has these limits; a chunk has at least one token. The tokens are divided evenly among the smallest
+    number of chunks that allows this. A token has ``num_components`` rows of logits. ``weight_VD`` gives the device,
+    the dtype and the number of words. ``pointwise.arrays`` says how many arrays of the size of the logits exist at
+    once.
     """
     budget = CHUNK_BYTES.get(weight_VD.device.type, CHUNK_BYTES["cuda"])
     most = max(1, budget // (num_components * len(weight_VD) * weight_VD.element_size() * pointwise.arrays))
@@ -187,7 +192,7 @@ class _Gradients:
         )
 
     def as_tuple(self) -> tuple[Tensor | None, ...]:
-        """Return the gradients in the order of ``_Problem.tensors``."""
+        """Return the gradients of the latent vectors, log priors (or None), b, W and g's parameters, in this order."""
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, *self.at_end)
 
     def scale_(self, factor: Tensor) -> None:
@@ -323,7 +328,8 @@ class _Chunk:
 
         Args:
             gradients: the gradients for all tokens; changed in place.
-            responsibility_R1: the result of ``losses``.
+            responsibility_R1: the result of ``losses``, the posterior probability of each row's component; None if all
+                are 1.
             weight_n: the upstream gradient of the loss of each token; None if all are one.
         """
         weight_R1 = responsibility_R1

@@ -23,5 +23,5 @@ class LogSigmoid(Pointwise):
         return functional.logsigmoid(logits)
 
     def row_function(self) -> RowFunction:
-        """Return the description of g that the GPU kernels of ``triton_rows.py`` use."""
+        """Return the description of g for the GPU kernels of ``triton_rows.py``: its name there, "sigmoid"."""
         return RowFunction("sigmoid")

@@ -29,5 +29,5 @@ class Identity(Pointwise):
         return Sweep()
 
     def row_function(self) -> RowFunction:
-        """Return the description of g that the GPU kernels of ``triton_rows.py`` use."""
+        """Return the description of g for the GPU kernels of ``triton_rows.py``: its name there, "identity"."""
         return RowFunction("identity")

@@ -110,8 +110,8 @@ def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
     The position is 0 at the left end and 1 at the right end of the cell. A logit left or right of all cells counts as
     one of the outermost cell, with a position below 0 or above 1. Cell and position are 0 unless KIND is "plif" (g is
     piecewise linear). `table` [num_cells, 2] has one row per cell: the slope, and the value of g at the left end. KIND
-    and the constants a, b and c are `kind` and `constants` of the `RowFunction`. For gss, a and b are the options c and
-    k of the head. For plif, c is the width of a cell, and l lies in cell number l * b + a, rounded down.
+    names g: identity, gss, sigmoid, relu or plif. For gss, a and b are the options c and k of the head. For plif, c is
+    the width of a cell, and l lies in cell number l * b + a, rounded down. Constants that g does not use are 0.
     """
     cell = tl.zeros_like(logit).to(tl.int32)
     place = tl.zeros_like(logit)
@@ -144,10 +144,11 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
 
     If histograms are needed (COUNTS), also write the row's `reach`: the largest distance of a logit from the left end
     of its cell, in cell widths. A logit left or right of all cells counts as one of the outermost cell, so that `reach`
-    can exceed 1. `RowSweep._add_to_histograms` derives the argument `scale` of `_gradients` from it.
+    can exceed 1. `reach` bounds the summands of the histograms, and so sets the scale with which they are rounded.
 
     `target` has the target word of each row, and `stride` is the distance of two rows in memory. Each row has
-    `num_words` logits, read in blocks of BLOCK words. The other arguments are those of `_apply`.
+    `num_words` logits, read in blocks of BLOCK words. `table`, `num_cells`, `a`, `b`, `c` and KIND describe g (see
+    `_apply`).
     """
     row = tl.program_id(0).to(tl.int64)
     largest = tl.full((), float("-inf"), tl.float32)
