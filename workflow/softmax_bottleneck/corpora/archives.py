@@ -49,8 +49,8 @@ class Member:
 
         Args:
             name: name of the file to write, a key of `files` in the YAML.
-            entry: value of this key. `member` is the path in the archive; `member_bytes` is the limit (default:
-                MAX_MEMBER_BYTES).
+            entry: value of this key. `member` is the path in the archive; `member_bytes` is the largest size allowed,
+                in bytes (default: MAX_MEMBER_BYTES, 256 MiB).
         """
         return cls(str(PurePosixPath(entry["member"])), name, entry.get("member_bytes", MAX_MEMBER_BYTES))
 
@@ -73,7 +73,8 @@ def opened(archive: Path, members: Sequence[Member]) -> Iterator[Callable[[Membe
     """Check an archive and yield a function that opens a requested member for reading.
 
     Raises:
-        DataError: under the conditions of `extract`. Damage may also be found later, when a member is read.
+        DataError: the archive is missing, damaged or too large; or a member is missing, occurs twice, is too long or is
+            not a plain file. Damage may also be found later, when a member is read.
     """
     if not archive.is_file():
         raise DataError(f"{archive}: no such archive; correct `path`")
@@ -130,7 +131,8 @@ def _checked(archive: Path, entries: Iterator[tuple[str, bool, int]], members: S
         {path: name in the archive}. The path is the name without redundant parts (`./a//b` becomes `a/b`).
 
     Raises:
-        DataError: under the conditions of `extract`; `entries` is read no further than the first violation.
+        DataError: the archive has too many members or is too large when unpacked; or a requested member is missing,
+            occurs twice, is too long or is not a plain file. `entries` is read no further than the first such problem.
     """
     wanted = {member.path: member for member in members}
     names: dict[str, str] = {}

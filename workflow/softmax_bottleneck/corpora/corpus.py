@@ -67,7 +67,8 @@ def token_sha256(corpus: Corpus) -> str:
 def counts(corpus: Corpus) -> dict[str, Any]:
     """Return token counts, vocabulary size and hash of a corpus.
 
-    The keys are those of `expected` in a dataset's YAML: `tokens` (by split), `vocabulary_size` and `token_sha256`.
+    The keys are `tokens` ({split: number}), `vocabulary_size` and `token_sha256` (the hash of all words), as in the
+    entry `expected` of a dataset's YAML.
     """
     return {
         "tokens": {split: len(ids) for split, ids in corpus.splits.items()},
@@ -79,7 +80,8 @@ def counts(corpus: Corpus) -> dict[str, Any]:
 def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
     """Compare a corpus with its declared counts and hash.
 
-    `expected` has some or all of the keys that `counts` returns; a missing key is not checked.
+    `expected` has some or all of the keys `tokens` ({split: number}), `vocabulary_size` and `token_sha256`. What is
+    missing is not checked.
 
     Raises:
         DataError: a value differs.
@@ -131,9 +133,9 @@ def unigram_perplexity(corpus: Corpus) -> float:
 def bigram_perplexity(corpus: Corpus) -> float:
     """Return the test perplexity of a bigram model, interpolated by Witten and Bell 1991, method C.
 
-    P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where c counts words and pairs in train, t(v) is the number of
-    distinct followers of v, and P(w) is the unigram model of `unigram_perplexity`. If v has no followers in train,
-    P(w|v) = P(w).
+    P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where c counts words and pairs in train, and t(v) is the number of
+    distinct followers of v. P(w) = (c(w) + 1) / (T + V) is the unigram model for the T tokens of train and V words. If
+    v has no followers in train, P(w|v) = P(w).
     """
     size, unigram_V = corpus.vocabulary_size, _unigram_law(corpus)
     pairs, pair_counts = np.unique(_pair_keys(corpus.train, size), return_counts=True)
@@ -162,7 +164,8 @@ def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
 def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None, tokens_id: str = "") -> None:
     """Write the token ids to {train,valid,test}.npy and the dictionary to vocabulary.json.
 
-    The keys of vocabulary.json are `name`, `words`, `tokens_id`, those that `counts` returns, and `provenance`.
+    The keys of vocabulary.json are `name`, `words` (the dictionary), `tokens_id`, `tokens` ({split: number}),
+    `vocabulary_size`, `token_sha256`, and `provenance` (versions, hardware, and the hashes `parents`).
 
     Args:
         corpus: the corpus.
@@ -187,7 +190,7 @@ def load_for(study: Study, run: Run) -> Corpus:
 
 
 def load(folder: Path, tokens_id: str | None = None) -> Corpus:
-    """Load the corpus that `save` wrote, with memory-mapped token ids.
+    """Load a corpus from {train,valid,test}.npy (memory-mapped token ids) and vocabulary.json in a folder.
 
     `tokens_id` is the expected identifier of the dataset and the tokenising code (None: any).
 

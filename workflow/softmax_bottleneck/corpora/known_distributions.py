@@ -86,12 +86,12 @@ class KnownDistributions:
 
 
 def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:
-    """Return known distributions made by the function `dirichlet` or the function `language`.
+    """Return known distributions: samples from a Dirichlet distribution, or those of a synthetic language.
 
     Args:
-        kind: the name of the function, `dirichlet` or `language`.
-        law: parameters by name: `alpha`, `words` and `contexts` for `dirichlet`; for `language` the fields of
-            `LanguageSettings` except `seed`.
+        kind: "dirichlet" or "language".
+        law: parameters by name. For "dirichlet": `alpha` (the concentration), `words` and `contexts` (their numbers).
+            For "language": the language's settings, such as `rank`, i.e. the fields of `LanguageSettings` but `seed`.
         seed: seed of the distributions.
     """
     if kind == "dirichlet":
@@ -103,7 +103,7 @@ def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistri
     """Sample N = `contexts` distributions over M = `words` words (Ganea et al. 2019, eq. 15).
 
     Each distribution is a sample from the symmetric Dirichlet distribution with concentration `alpha`. The only entry
-    of `facts` is `kl_uniform_nats` (see `dirichlet_divergence`).
+    of the result's `facts` is `kl_uniform_nats`, the expected KL(P*||uniform) of such a sample P*, in nats.
     """
     p_NM = np.empty((contexts, words), np.float32)
     for start in range(0, contexts, BLOCK):
@@ -127,8 +127,8 @@ def dirichlet_divergence(alpha: float, words: int) -> float:
 def language(settings: LanguageSettings) -> KnownDistributions:
     """Return the true distributions of a synthetic language in all contexts that can occur.
 
-    The weights are the stationary probabilities of the contexts. The entries of `facts` are `rank_truth`, the exact
-    rank of log P*, and `entropy_ppl`, the exponential of the entropy rate.
+    The weights are the stationary probabilities of the contexts. The entries of the result's `facts` are `rank_truth`,
+    the exact rank of log P*, and `entropy_ppl`, the exponential of the language's entropy rate.
     """
     truth = make_language(settings)
     reachable_N = truth.reachable_C

@@ -202,7 +202,7 @@ class Language:
 
         Args:
             log_q_NV: log-probabilities of a model Q; their exponentials must sum to one in every row.
-            states_N: indices of the contexts, as `sample` returns them.
+            states_N: index of each context, topic * V + previous word; `sample` returns these for a text.
             words: words of the columns of log_q_NV (a corpus's dictionary); by default the language's own order.
 
         Raises:
@@ -268,10 +268,10 @@ class Language:
     def word_similarity(self, n_pairs: int = 300, strata: int = 30, seed: int = 0) -> list[tuple[str, str, float]]:
         """Return about `n_pairs` triples (word, other word, similarity), as published similarity benchmarks have them.
 
-        The range of similarities (see `similarity_VV`) is divided into `strata` intervals of equal length. From each
-        interval, n_pairs / strata pairs are sampled, rounded up, so that similar and dissimilar pairs both occur. An
-        interval with fewer pairs contributes all of them. `<eos>` is left out. The same language and arguments always
-        give the same pairs.
+        Two words are similar if the same contexts favour both as next words (see `similarity_VV`). The range of all
+        similarities is divided into `strata` intervals of equal length. From each interval, n_pairs / strata pairs are
+        sampled, rounded up, so that similar and dissimilar pairs both occur. An interval with fewer pairs contributes
+        all of them. No pair contains `<eos>`. The same language and arguments always give the same pairs.
         """
         first, second = np.triu_indices(len(self.words), k=1)
         first, second = first[first > 0], second[first > 0]
@@ -351,9 +351,9 @@ def _topic_block(settings: LanguageSettings, sets_topic_V: Ints) -> tuple[Floats
 def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
     """Return the columns of U and B that belong to the block `grammar`, as arrays [1, V, K] and [V, K].
 
-    The axes are those of `_topic_block`. U's part does not depend on the topic, so its first axis has length 1. Words
-    belong to K classes. The class of the previous word makes the words of some classes likelier. `<eos>` is a class
-    of its own.
+    The axes of U's part are topic (of length 1, because the topic has no effect), previous word and column; those of
+    B's part are word and column. Words belong to K classes. The class of the previous word makes the words of some
+    classes likelier. `<eos>` is a class of its own.
     """
     rng = generator(settings.seed, "grammar")
     size, classes = settings.vocabulary_size, settings.classes
@@ -368,9 +368,10 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
     """Return the columns of U and B that belong to the block `affinity`, as arrays [T, V, Q] and [V, Q].
 
-    The axes are those of `_topic_block`. A word is likelier, the smaller the distance between its point and the point
-    of the context. Q random Fourier features approximate a Gaussian kernel of this distance. The setting
-    `affinity_bandwidth` is the standard deviation of their frequencies, so the kernel's width is its inverse.
+    The axes of U's part are topic, previous word and column; those of B's part are word and column. A word is likelier,
+    the smaller the distance between its point and the point of the context. Q random Fourier features approximate a
+    Gaussian kernel of this distance. The setting `affinity_bandwidth` is the standard deviation of the features'
+    frequencies, so that the kernel has the width 1 / affinity_bandwidth.
     """
     rng = generator(settings.seed, "affinity")
     size, topics, dimensions = settings.vocabulary_size, settings.topics, settings.affinity_dimensions
@@ -416,7 +417,8 @@ class Truth:
 def write_language(settings: LanguageSettings, folder: Path) -> None:
     """Sample the splits of a language; write {train,valid,test}.txt, truth.npz and word-similarity.txt to a folder.
 
-    truth.npz holds the true distribution (`Truth`), and word-similarity.txt the pairs of `Language.word_similarity`.
+    truth.npz holds the language, the context of every token and the entropies (`Truth`). Each line of
+    word-similarity.txt has two words and their similarity, for about 300 pairs.
 
     Raises:
         UserError: train is so short that some words of the language do not occur in it, or topics hardly ever change.
@@ -452,7 +454,7 @@ def _write_truth(path: Path, truth: Truth) -> None:
 
 
 def load_truth(folder: Path) -> Truth:
-    """Load the true distribution of a corpus that `write_language` made.
+    """Load the true distribution of a synthetic corpus from truth.npz in the corpus's folder.
 
     Raises:
         DataError: the file is missing or damaged.

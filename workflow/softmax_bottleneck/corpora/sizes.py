@@ -45,13 +45,13 @@ def size_of(store: Store, dataset: Dataset) -> Size:
 
 
 def _words_of(dataset: Dataset, name: str) -> list[str]:
-    """Return the words of a local text of a dataset; `name` is train.txt, valid.txt or test.txt.
+    """Return the words of a local text, with `<eos>` after every line; `name` is train.txt, valid.txt or test.txt.
 
     If the text is a member of an archive, its words are read without unpacking the archive.
 
     Raises:
         UserError: the dataset's YAML gives no `path` for this text.
-        DataError: the file is missing or not valid text (see `read_split`), or the archive is damaged.
+        DataError: the file is missing or not plain UTF-8 text (`read_split` has the rules), or the archive is damaged.
     """
     where = dataset.folder / f"{dataset.name}.yaml"
     entry = dataset.files.get(name, {})

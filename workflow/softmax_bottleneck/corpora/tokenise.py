@@ -31,10 +31,10 @@ WORD_BREAK = re.compile("[ \t]+")
 def tokenise(study: Study, name: str, say: Say) -> None:
     """Check a corpus against its declared counts and hash; write its token ids, its vocabulary and corpus.json.
 
-    The dataset's YAML file declares the counts and the hash under `expected`. If it also names another dataset as
-    `base`, the corpus is a part of the tokens of `base` (see `restrict`). Otherwise the corpus is read from text files.
-    corpus.json has the keys that `corpus.counts` returns, `name`, and `doubts`: a list of warnings about overlapping or
-    swapped splits.
+    The dataset's YAML file declares the counts and the hash under `expected`. If the YAML names another dataset as
+    `base`, the corpus is that dataset with a smaller dictionary and a shorter train split (see `restrict`). Otherwise
+    the corpus is read from text files. corpus.json has the keys `name`, `tokens` ({split: number}), `vocabulary_size`,
+    `token_sha256`, and `doubts`: a list of warnings about overlapping or swapped splits.
 
     Args:
         study: the study, which determines the folders.
@@ -91,7 +91,8 @@ def read_corpus(name: str, folder: Path) -> Corpus:
     """Read the corpus of a folder with train.txt, valid.txt and test.txt.
 
     Raises:
-        DataError: a file is invalid (see `read_split`), or the three texts do not fit together (see `from_words`).
+        DataError: a file is missing or not plain UTF-8 text (`read_split` has the rules), a text has no words, two
+            texts are equal, or valid or test has a word that train lacks although train has no `<unk>`.
     """
     return from_words(name, {split: read_split(folder / f"{split}.txt") for split in SPLITS})
 
@@ -113,10 +114,13 @@ def read_split(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
 
 
 def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
-    """Return the words of an open binary file, as `read_split` does; `name` is the file's name in error messages.
+    """Return the words of an open binary file in order, with `<eos>` after every line (an empty line is one `<eos>`).
+
+    `name` is the file's name in error messages.
 
     Raises:
-        DataError: the text is invalid for one of the reasons that `read_split` lists.
+        DataError: the text is not UTF-8, or contains a byte-order mark, a NUL, a carriage return within a line,
+            `<eos>`, or a line of more than `max_line_bytes` bytes.
     """
     words: list[str] = []
     # Two bytes more than the limit: for the line end, or to notice that the line is too long.
@@ -156,7 +160,7 @@ def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
 
     Args:
         name: name of the corpus.
-        splits: words of `train`, `valid` and `test`, as `read_split` returns them.
+        splits: for each of the keys "train", "valid" and "test" the words in order, with `<eos>` after every line.
 
     Raises:
         DataError: a split has no words, two splits are equal, or a word is not in train and train has no `<unk>`.

@@ -83,9 +83,9 @@ def _learned_function(run: Run, model: LanguageModel) -> tuple[dict[str, float],
     An untrained model with the same settings and seed gives the initial function, for comparison.
 
     Returns:
-        Two dicts, both empty for a head without such a function. The first has the keys of `slope_metrics` for the
-        learned function (`slope_mean`) and the initial one (`slope_mean_init`). The second is
-        {"function": result of `function_curves`}.
+        Two dicts, both empty for a head without such a function. The first has the statistics slope_mean, slope_std,
+        slope_min and slope_max of the learned function, and those of the initial function with the suffix `_init`. The
+        second is {"function": values of both functions at evenly spaced logits, from `function_curves`}.
     """
 
     trained = piecewise_linear(model)

@@ -27,7 +27,8 @@ class TextLaw:
     Attributes:
         truth: an object with the synthetic language and, for each split, the context of every token.
         words: the vocabulary of the corpus, in the order of token ids.
-        own: perplexities and ranks of the true distribution itself, as returned by `law_metrics`.
+        own: {metric: number} with the perplexities and ranks of the true distribution itself, such as law_test_ppl and
+            law_rank_press (see `law_metrics`).
     """
 
     truth: Truth
@@ -53,7 +54,7 @@ class TextLaw:
             kl_T: the model's KL(P* || Q) in the context of each predicted word, in nats.
 
         Returns:
-            The dict of `law_metrics` with these further keys:
+            The metrics in the attribute `own`, with these further keys:
 
             * kl_truth_nats: mean of kl_T.
             * entropy_ppl: exponential of the mean entropy of P* in the contexts of the test text. No model has a lower

@@ -151,9 +151,9 @@ def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
 def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
     """Return the facts, besides the input files, that determine the numbers of a step of a run.
 
-    The dict has the keys `step` (the name), `code` (the fingerprint) and `setting`. For the step `spectrum`, `setting`
-    is the value of `rank_contexts` of the run's dataset, and for `wordsim` that of `wordsim`. For `evaluate`, it is the
-    file name that `contexts_file` returns.
+    The dict has the keys `step` (the name), `code` (the fingerprint) and `setting`, a setting of the run's dataset. For
+    `spectrum` this is `rank_contexts`, the number of contexts; for `wordsim` it is `wordsim`, the name of the
+    benchmarks; for `evaluate` it is the name of the file with published contexts. It is None if not set.
     """
     dataset = load_dataset(run.dataset, study.file.resolve().parent)
     setting = {

@@ -111,7 +111,7 @@ class Predictions:
         log_p_T: log-probability of the true word in each context, in nats.
         true_rank_T: rank of the true word by probability: 1 for the most probable word. Of two equally probable words,
             the one with the smaller token id ranks first.
-        top: {index of a context: its five most probable words}, for the contexts that `predict` was asked for.
+        top: {index of a context: its five most probable words}, for the contexts in the argument `rows` of `predict`.
         kl_T: KL(P* || Q) of each context in nats, for a known true distribution P* and the model's Q; None if P* is
             unknown.
     """
@@ -166,7 +166,10 @@ def predict(
 
 
 def _rank_of(log_p_NV: Tensor, targets_N1: Tensor) -> Tensor:
-    """Return the ranks [N] of the true words, whose ids are `targets_N1`, as defined in `Predictions.true_rank_T`."""
+    """Return the rank [N] of each true word by probability, 1 for the most probable word; `targets_N1` has their ids.
+
+    Of two equally probable words, the one with the smaller id ranks first. `log_p_NV` holds the log-probabilities.
+    """
     log_p_N1 = log_p_NV.gather(1, targets_N1)
     ids_V = torch.arange(log_p_NV.shape[1], device=log_p_NV.device)
     before_NV = (log_p_NV > log_p_N1).logical_or_((log_p_NV == log_p_N1).logical_and_(ids_V < targets_N1))
@@ -238,9 +241,9 @@ def perplexity_metrics(
     Returns:
         A dict with these keys:
 
-        * test_ppl, valid_ppl: `Perplexities.published` if `schedule.loss_divisor` is "length", and `Perplexities.sound`
-          if it is "targets".
-        * test_ppl_sound, valid_ppl_sound, train_ppl_sound: `Perplexities.sound`.
+        * test_ppl, valid_ppl: the sum of losses is divided by the number of all tokens, as published, if
+          `schedule.loss_divisor` is "length", and by the number of predicted tokens if it is "targets".
+        * test_ppl_sound, valid_ppl_sound, train_ppl_sound: the divisor is always the number of predicted tokens.
         * unigram_ppl: perplexity of test for a model that predicts every word by its frequency in train.
     """
 

@@ -45,8 +45,8 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
           possible entropy.
         * hidden_anisotropy: mean cosine over all pairs of nonzero hidden states.
         * rank_centred: effective rank at epsilon = 1e-3 of the log-probabilities, centred by rows and columns.
-        * gradient_passed: share of the squared norm of the loss gradient that reaches the body, averaged over contexts
-          (`energy_mean` in `ranks.gradients`).
+        * gradient_passed: share of the squared norm of the loss gradient (with respect to the logits) that reaches the
+          body, averaged over at most 1,024 contexts (`energy_mean` in `ranks.gradients`).
 
     Raises:
         DataError: a number is not finite, or there are fewer than two nonzero hidden states.

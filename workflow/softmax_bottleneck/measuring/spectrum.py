@@ -46,7 +46,7 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     Args:
         study: the study.
         run: a trained run.
-        done: content of the run's done.json; its key `best_epoch` is read.
+        done: content of the run's done.json; only `best_epoch` is read, the epoch with the best validation perplexity.
 
     Returns:
         The results of the step, whose attribute `files` is {"rank.json": ranks and their tolerances}. For a run with
@@ -76,9 +76,10 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Return {"metrics": {name: rank}} and, as further keys, the facts about the ranks, such as `tolerance` and `m`.
+    """Return {"metrics": {name: rank}} of a spectrum and, as further keys, facts about these ranks.
 
-    The ranks and the facts together are the entries of `RankReport.to_json` for the spectrum `found`.
+    The ranks are rank_press, rank_press_low, rank_press_high, and one for every epsilon, such as rank_eff_1e-3. The
+    facts are the tolerance, the sizes m and n of the matrix and the others in `RankReport.to_json`.
     """
     report = rank_report(found)
     metrics = report.metrics()
@@ -88,10 +89,10 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
 def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | None) -> list[dict[str, Any]]:
     """Return one row for the untrained model, one for each snapshot of training, and one for the best epoch.
 
-    A row has the keys `epoch`, `phase`, `valid_ppl` and `best` (True for the best epoch). It also has the ranks, with
-    the keys of `RankReport.metrics`, and the measures that the function `saturation` returns. The untrained model has
-    epoch 0, phase "untrained" and valid_ppl None. Ranks and saturation are computed on the first `limit` contexts of
-    the test text (None: all).
+    A row has the keys `epoch`, `phase` (of the optimiser: "sgd" or "asgd"), `valid_ppl` (validation perplexity) and
+    `best` (True for the best epoch). It also has the ranks, such as `rank_press`, and the measures of saturation, such
+    as `weight_entropy`. The untrained model has epoch 0, phase "untrained" and valid_ppl None. Ranks and saturation are
+    computed on the first `limit` contexts of the test text (None: all).
     """
     rows, test_T = [], corpus.load_for(study, run).test
     device = choose_device(run.device)
@@ -138,8 +139,8 @@ def spectra(
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
     """Return a function from a number n to an n x n Gram matrix to which no rows have been added yet.
 
-    The matrix is a `Gram` on a CPU. On a GPU it is a `DeviceGram`, which checks the eigenvalues that the GPU computes
-    and computes them again with `eigenvalues_without_gpu` if the check fails.
+    The matrix is a `Gram` on a CPU, where LAPACK computes its eigenvalues. On a GPU it is a `DeviceGram`: the GPU
+    computes the eigenvalues, and all CPU cores compute them again if a check of the result fails.
     """
     if device.type == "cpu":
         return Gram

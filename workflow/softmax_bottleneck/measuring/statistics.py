@@ -85,8 +85,8 @@ Sample = Summary | Iterable[float]
 def student_t(first: Sample, second: Sample) -> TestResult:
     """Return the result of Student's t-test, which pools the variances; df = n1 + n2 - 2.
 
-    Each sample is given by its values or its `Summary`. A positive t means that the first mean is larger. The published
-    p-values are those of this test.
+    Each sample is given by its values or its `Summary` (n, mean and sd). A positive t means that the first mean is
+    larger. The published p-values are those of this test.
 
     Raises:
         DataError: a value is nan or infinite.
@@ -97,7 +97,8 @@ def student_t(first: Sample, second: Sample) -> TestResult:
 def welch_t(first: Sample, second: Sample) -> TestResult:
     """Return the result of Welch's t-test, which does not pool the variances; df is Satterthwaite's.
 
-    Each sample is given by its values or its `Summary`. A positive t means that the first mean is larger.
+    Each sample is given by its values or its `Summary` (n, mean and sd). A positive t means that the first mean is
+    larger.
 
     Raises:
         DataError: a value is nan or infinite.
@@ -197,9 +198,13 @@ def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: 
 def _correlation(
     coefficient: Callable[..., Float64], x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int
 ) -> Correlation:
-    """Return the correlation of two vectors with a bootstrap interval, as `pearson` and `spearman` do.
+    """Return the correlation of two vectors x and y, measured by `coefficient`, with a bootstrap interval.
 
-    `coefficient` is called with x and y of shape [N], or [B, N] for B resamples, like `pearson_r`.
+    `coefficient` maps x and y of shape [N] to a number, and of shape [B, N] (B resamples) to B numbers; a number is nan
+    if all x or all y are equal. `rng` draws the `n_resamples` resamples.
+
+    Raises:
+        DataError: a number is nan or infinite, or x and y are not vectors of equal length.
     """
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:

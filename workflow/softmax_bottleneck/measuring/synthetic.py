@@ -115,11 +115,11 @@ READINGS = (
 
 
 def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
-    """Return the result rows of a synthetic experiment: dicts with one number each (see `rank_demo`).
+    """Return the result rows of a synthetic experiment: dicts with one number each, `value`, which `metric` names.
 
     Args:
-        options: options of the experiment. The option `synthetic` is "rank-demo" or a key of `robustness.EXPERIMENTS`.
-            With such a key, the option `size` is the number of contexts.
+        options: options of the experiment. The option `synthetic` is "rank-demo", "rebuild", "noise" or
+            "noise-effective". For the last three (`ranks.robustness`), the option `size` is the number of contexts.
         matrix: function that returns the rank-ten truncation of a trained model's log-probability matrix; its argument
             is the number of contexts. If it returns None, because no run has such a matrix, there are no result rows.
         say: prints a line of progress.
@@ -141,7 +141,7 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """Yield the ranks of the three layers for every K and sample, one number per row.
 
     A row is a dict. `model` is the layer (softmax, moc or mos), `metric` is the name of the number `value`.
-    `condition` is the text of `RankDemo.condition`, and `draw` and `seed` are both the number of the sample, from 0.
+    `condition` is a text with K, sizes and reading. `draw` and `seed` are both the number of the sample, from 0.
     `source`, `table` and `dataset` are the same texts in all rows ("measured", "rank table", "synthetic").
 
     The metric `rank` is comparable to the published ranks: it is the Press rank of ln P, at float32's epsilon.
@@ -258,7 +258,7 @@ def synthetic(study: Study, say: Say) -> None:
 
     A synthetic experiment computes the ranks of untrained layers, or the ranks of a trained model's log-probability
     matrix after noise or rounding is added. The results of fits are copied from their done.json. The file has the keys
-    `status`, `rows` (one dict per number) and `provenance`.
+    `status` (always "ok"), `rows` (one dict per number) and `provenance`.
 
     Raises:
         UserError: the option `synthetic` of an experiment has an unknown value.

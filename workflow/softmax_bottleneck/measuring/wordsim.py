@@ -170,8 +170,9 @@ def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
     measuring steps get, is not used.
 
     Returns:
-        A `Computed`, whose `files` has the content of wordsim.json: {"benchmarks": {label: result of `evaluate`}}. The
-        caller writes the file. The labels are those of `benchmark_files`.
+        A `Computed`, whose `files` has the content of wordsim.json: {"benchmarks": {label: scores}}. The caller writes
+        the file. A label is the benchmark's name in tables. The scores are a dict with rho, its interval and the
+        numbers of pairs, from `evaluate`.
 
     Raises:
         DataError: the weights are missing or damaged, or a benchmark file is missing or malformed.

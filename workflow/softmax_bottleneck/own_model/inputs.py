@@ -253,7 +253,8 @@ def _numpy(path: Path, name: str) -> Shard:
     An empty `name` means the only array. Of an .npy file, only the header is read.
 
     Raises:
-        UserError: as in `_chosen`, or `name` is given for an .npy file, whose array has no name.
+        UserError: an .npz file has no array `name`, or `name` is empty and the file does not hold exactly one array; or
+            `name` is given for an .npy file, whose array has no name.
         DataError: the array holds no floating-point numbers.
     """
     values, member = np.load(path, mmap_mode="r", allow_pickle=False), ""
@@ -277,7 +278,7 @@ def _safetensors(path: Path, name: str) -> Shard:
     used, because its numpy interface has no bfloat16.
 
     Raises:
-        UserError: as in `_chosen`.
+        UserError: there is no array `name`, or `name` is empty and the file does not hold exactly one array.
         DataError: the array holds no floating-point numbers.
         ValueError: the header contradicts the size of the file or of the array. `find` turns this into a DataError.
     """

@@ -255,7 +255,8 @@ class OutputMatrix:
         n: number of columns, here D.
         width: None, because no bound on the rank is checked.
         head: ("output_matrix", {}).
-        title, sides: names in messages, as in `Layer`.
+        title: name of the matrix in messages.
+        sides: names of the rows and of the columns in messages.
     """
 
     head: tuple[str, Mapping[str, Any]] = ("output_matrix", {})
@@ -283,7 +284,8 @@ class OutputMatrix:
         """Yield the rows of each shard [R, n] or, if `transposed`, blocks of columns, each transposed to [C, m].
 
         Raises:
-            DataError: a file is damaged. For `StoredLogProbs` also: a row's probabilities do not add up to one.
+            DataError: a file is damaged. In the subclass `StoredLogProbs`, whose rows are log-probabilities, also: the
+                probabilities of a row do not add up to one.
         """
         if transposed:
             whole_mn = inputs.load(self.files)
@@ -296,7 +298,10 @@ class OutputMatrix:
             yield rows_RV.astype(inputs.dtype_of(self.files), copy=False)
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
-        """Accept all rows; `StoredLogProbs` raises DataError if the probabilities of a row do not add up to one."""
+        """Do nothing here; in the subclass `StoredLogProbs`, raise DataError if a row's probabilities do not sum to 1.
+
+        `rows_RV` are rows that were read from `shard`, which the error message names.
+        """
 
 
 class StoredLogProbs(OutputMatrix):

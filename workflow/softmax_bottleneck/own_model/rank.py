@@ -67,7 +67,7 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
     """Analyse a model, print the results, and write them to a folder; with `--compare`, print a comparison instead.
 
     `options.compare` has the rank.json files to compare. `options.out` is the folder of results (default:
-    results/own/<model>). The other options are the attributes of `Request`.
+    results/own/<model>). The other options, the attributes of `Request`, name the model to analyse.
 
     Raises:
         UserError: an option, input or rank.json is invalid, more memory is needed than is free, or `--compare` is
@@ -164,10 +164,10 @@ def to_json(result: Result) -> dict[str, Any]:
     """Return the numbers and notes of a result as a dict for rank.json.
 
     The keys are status ("ok"), head (a dict with name and options), contexts (number of rows), words (number of
-    columns), width, metrics (the ranks, as in `RankReport.metrics`), bound, notes, memory_estimate_bytes and wall_s.
-    The dict also has the remaining keys of `RankReport.to_json`, and the measures: centred, saturation (a dict with the
-    keys weight and hidden), words_that_win and gradient_share. A measure that was not computed is None, except that
-    centred is {}.
+    columns), width (of a hidden state, or None), metrics ({name: rank}), bound (check of rank <= width + 2, or None),
+    notes, memory_estimate_bytes and wall_s. Further keys are the facts about the ranks, such as tolerance and
+    noise_floor (see `RankReport.to_json`), and the measures: centred, saturation (a dict with the keys weight and
+    hidden), words_that_win and gradient_share. A measure that was not computed is None, except that centred is {}.
     """
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     measured = result.measures

@@ -192,10 +192,11 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
 
 
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
-    """Return the candidate rule whose logits are closest to the model's; `require_equal` must then check it.
+    """Return the candidate rule whose logits are closest to the model's, even if they are not close.
 
-    The candidates are W h + b, the soft cap of the model's configuration applied to W h + b, and a constant times
-    W h + b. The constant is fitted by least squares.
+    The caller must therefore check the rule with its method `require_equal`. The candidates are W h + b, the soft cap
+    of the model's configuration applied to W h + b, and a constant times W h + b. The constant is fitted by least
+    squares.
 
     Args:
         plain_RV: W h + b at a selection of positions.
