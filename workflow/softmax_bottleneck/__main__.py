@@ -72,8 +72,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None:
     """Return (message, exit code) of an error; None if the error is a bug, which the caller must raise again.
 
-    Errors that are not bugs: Ctrl-C, a missing package, an OSError, an `ExpectedError`, and memory that ran out. `step`
-    is the name of the command, for messages.
+    Errors that are not bugs: Ctrl-C, a missing package, an OSError, memory that ran out, and every `ExpectedError`: an
+    error whose cause the user can correct, or that a later attempt may avoid. `step` names the command in messages.
     """
     if isinstance(error, KeyboardInterrupt):
         return "interrupted; repeat the command to resume", EXIT_INTERRUPTED
@@ -95,9 +95,10 @@ def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None
 def _study(args: argparse.Namespace) -> Study:
     """Return the study that `args`, the parsed options of a command, choose.
 
-    `--study` names the study's file, and the environment variables are then ignored. Without this option, the file and
-    its overrides (values that replace those in the file) come from `study_from_environment`. The options
-    `--set KEY=VALUE`, `--max-wall` and `--time-margin` replace values of the file and of the overrides.
+    `--study` names the study's file. Without this option, the environment variables that a running workflow sets for
+    its steps give the file and its overrides (values that replace those in the file). If they are not set either, the
+    file is config/demo.yaml. The options `--set KEY=VALUE`, `--max-wall` and `--time-margin` replace values of the file
+    and of the overrides.
 
     Raises:
         UserError: the study's file is missing or invalid, or a word after `--set` is not a valid KEY=VALUE.

@@ -104,7 +104,7 @@ def _output_of(*command: str) -> str | None:
 
 
 def _device(study: Study) -> Finding:
-    """Check that the GPU, the build of PyTorch and the study's setting `device` fit together.
+    """Check that the GPU, the build of PyTorch and the study's setting `device` (auto, cpu or cuda) fit together.
 
     The result is BAD if PyTorch cannot use the GPU of this machine, or if the study needs a GPU and the machine has
     none. A login node of a cluster needs no GPU, so a missing GPU there is only a NOTE.

@@ -61,7 +61,7 @@ def interim_folder(study: Study) -> Path:
 
 
 def write_interim_report(study: Study, reload_s: int | None = None) -> Path:
-    """Write records and report of the results so far to `interim_folder`; return the path of the report.
+    """Write records and report of the results so far to results/<study>/partial; return the path of the report.
 
     If `reload_s` is given, the report says that the study is running, and the browser reloads it every `reload_s`
     seconds. None means that the study is not running.
@@ -121,7 +121,7 @@ class InterimReport:
     def replace_by_final(self) -> None:
         """Replace the interim report of a finished study by a page that forwards a browser to the final report.
 
-        If no interim report was written, there is no such page, and `interim_folder` is removed.
+        If no interim report was started, there is no such page, and the folder results/<study>/partial is removed.
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.runs_shown:
@@ -292,7 +292,8 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
     Args:
         study: the study.
-        options: the parsed command line; `set` and `snakemake` are read as in `reproduce`.
+        options: the parsed command line. The attributes read are `set`, the `KEY=VALUE` texts that replace keys of the
+            study's file; `snakemake`, further options of Snakemake; and `step`, the name of this command.
         say: prints one line.
 
     Raises:
@@ -338,7 +339,8 @@ def _snakemake(
     Args:
         command: command line of Snakemake.
         environment: environment variables of Snakemake and its steps.
-        descriptors: file descriptors that Snakemake inherits, to share the lock (see `locks.acquire_lock`).
+        descriptors: file descriptors that Snakemake inherits, to share the lock of the results folder (those that
+            `locks.acquire_lock` returns).
         log: file for everything that Snakemake and its steps print.
         display: progress display, which is updated until Snakemake ends.
     """

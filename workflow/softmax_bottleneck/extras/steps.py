@@ -32,9 +32,10 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
 def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Train one run, or all runs of a training job; `--run` is the path of the run or the name of the job.
 
-    A job trains several seeds of a model in parallel, one process per run. The name of a job (`study.plan.jobs`) is for
-    example `ptb/mos/1+2-<hash>` for the seeds 1 and 2. If the study's `replicas_per_job` is above 1, jobs/<job>.json is
-    written at the end. This file marks the job as finished and holds the hash of each run's done.json.
+    A job trains several seeds of a model in parallel, one process per run. The job's name is for example
+    `ptb/mos/1+2-<hash>` for the seeds 1 and 2 (see `study.plan.jobs`). If the study's `replicas_per_job`, the number of
+    seeds per job, is above 1, jobs/<job>.json is written at the end. This file marks the job as finished and holds the
+    hash of each run's done.json.
     """
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:

@@ -129,14 +129,15 @@ def train_together(
     Args:
         command: the command of one run, without `--run`.
         paths: paths of the runs.
-        device: `cpu`, `cuda` or `auto`, as for `choose_device`.
+        device: `cpu`, `cuda`, or `auto` (a GPU if there is one, else the CPU).
         say: prints a line when a wait for a GPU begins (default: prints nothing).
 
     Raises:
         UserError: at least one run failed, and the first of these (in the order of `paths`) ended with a UserError.
-        StoppedError: the first failed run ended with another error; `exit_code` is the exit code of this run. Or no run
-            failed, but a signal stopped at least one; `exit_code` is then that of the first stopped run. A run that the
-            signal kept from starting counts as stopped with 75. Another call resumes all unfinished runs.
+        StoppedError: the first failed run ended with another error; the `exit_code` of the StoppedError is that of this
+            run. Or no run failed, but a signal stopped at least one; `exit_code` is then that of the first stopped run.
+            A run that the signal kept from starting counts as stopped with 75. Another call resumes all unfinished
+            runs.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

@@ -116,7 +116,7 @@ class Stop:
         self.workflow = workflow
 
     def receive(self, number: int, frame: object = None) -> None:
-        """Record a received signal, so that `reason` reports it; a second SIGINT ends the process at once.
+        """Record a received signal, which the method `reason` then returns; a second SIGINT ends the process at once.
 
         This method serves as the handler of SIGINT (Ctrl-C), SIGTERM and SIGUSR1: `number` is the number of the signal,
         and `frame` is not used. A process that ends at a second SIGINT loses its work since the last save.

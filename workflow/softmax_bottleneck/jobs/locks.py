@@ -45,8 +45,9 @@ def acquire_lock() -> tuple[dict[str, str], list[int]]:
     No lock is taken if the parent process already shares its own lock, or if the file system does not support locks.
 
     Returns:
-        Environment variables for the child, always {LOCK_VARIABLE: path of the lock file}. And the file descriptors
-        that the child must inherit (`pass_fds`): that of the lock file, or none if the parent process shares its lock.
+        A pair. First, environment variables for the child, always {LOCK_VARIABLE: path of the lock file}. Second, the
+        file descriptors that the child must inherit (argument `pass_fds` of `subprocess.Popen`): that of the lock file,
+        or none if the parent process shares its lock.
 
     Raises:
         BusyError: another process holds the lock.

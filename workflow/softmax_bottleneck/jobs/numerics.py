@@ -14,7 +14,7 @@ from softmax_bottleneck.jobs.out_of_memory import keep_freed
 
 
 class Settings(Protocol):
-    """The numerical settings of a run or a fit; a `Run` or a `Unit` has them as attributes."""
+    """The numerical settings of a run or of a unit of fits, whose classes `Run` and `Unit` have these attributes."""
 
     @property
     def threads(self) -> int:

@@ -57,8 +57,8 @@ class Job:
             folder, so that only one of them works at a time.
         files: other output files, which are removed when the work starts over (`Options.restart`).
         is_whole: function that checks the other output files of a finished job, given the job's record. It returns
-            False if the work must be done again. An error that the function raises ends `run_to_end`. The default
-            always returns True.
+            False if the work must be done again. If it raises an error, nothing is computed, and the caller of
+            `run_to_end` gets this error. The default always returns True.
     """
 
     name: str
@@ -332,7 +332,7 @@ class Session:
     previous session, if there is one. This state sets the last three attributes.
 
     Attributes:
-        job, options: the arguments of `run_to_end`.
+        job, options: the description of the job, and the options of this call.
         work: the job's work, passed in its initial state.
         lease: the lock that makes this process the job's only owner.
         stop: the requests to stop that this process has received.
@@ -341,8 +341,8 @@ class Session:
         before_s: wall time of all earlier sessions in seconds. Of each session, only the time until its last save
             counts.
         history: one dict per session, in order. Its keys are `from_step` (the session's first step), `device` (model of
-            the GPU, or `cpu` and its instruction set, as in `cpu AVX2`), `threads` (their number) and, only in a batch
-            job, `job` (the job's number).
+            the GPU, or `cpu` and its instruction set, as in `cpu AVX2`), `threads` (number of CPU threads) and, only
+            under SLURM, `job` (number of the SLURM job).
     """
 
     job: Job

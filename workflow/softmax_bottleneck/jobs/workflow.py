@@ -90,7 +90,7 @@ def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> 
 
     Args:
         step: name of the step.
-        what: subject of the step (see `Attempt`).
+        what: path of the run, name of the dataset or path of the unit; empty if the step concerns the whole study.
         code: exit code of the step; None when the step begins.
         words: error message of a step that has ended, empty after success. When a step begins, keep the default: if
             the step never logs its end, `attempts` reports this text, "was killed ...".
@@ -116,7 +116,7 @@ def attempts(path: Path) -> list[Attempt]:
 
 
 def failures(path: Path) -> list[tuple[int, str]]:
-    """Return (exit code, message) of each failed step in the log file `path`; see `Attempt.failure`.
+    """Return (exit code, message) of each failed step in the log file `path`, such as (2, "train ptb/mos/1-0a1b: ...").
 
     A step has failed for a subject if the last attempt failed. Errors that need a correction come first, and errors
     that another attempt may solve come last (FIRST has the order of exit codes). A step without a logged end counts as
