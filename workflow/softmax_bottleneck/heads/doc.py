@@ -62,12 +62,13 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
 
     Args:
         context_size: width of the head's input h, ``lower_size`` included.
-        components: number of softmaxes that read the last layer.
+        components: number of softmaxes that read the last layer. K is this number plus ``lower_components``.
         lower_components: number of softmaxes that read the layer below.
-        lower_size: width of the layer below; 0 if all softmaxes read the last layer.
+        lower_size: width of the layer below. If it is 0, all K softmaxes read the last layer.
         options: required are ``vocabulary_size``, ``embedding_size`` (E) and ``dropout_latent`` (dropout probability of
             latent_k). The other keyword arguments of ``MixtureOfSoftmaxes`` are optional. By default, prior and
-            components use softmaxes, the dropout is locked, and the probability floor is 0.
+            components use softmaxes, all time steps of a sequence share the dropout mask, and no floor is added to
+            the probabilities.
     """
 
     def __init__(

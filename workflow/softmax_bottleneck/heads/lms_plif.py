@@ -68,8 +68,8 @@ class PiecewiseLinear(Pointwise):
     Args:
         knots: number K of cells, each with its own slope.
         bound: T; the cells divide [-T, T] into equal parts.
-        w_variance: standard deviation of the initial raw slopes (the paper's name says variance). Their mean is the raw
-            slope ln(e - 1), which belongs to s = 1.
+        w_variance: standard deviation of the initial raw slopes v (the paper's name says variance). Their mean is
+            ln(e - 1), for which the slope softplus(v) is 1.
         frozen: True to keep the initial slopes; False to train them.
         learning_rate: learning rate of the raw slopes.
     """
@@ -113,8 +113,8 @@ class PiecewiseLinear(Pointwise):
     def row_function(self) -> RowFunction:
         """Return the description of g that the GPU kernels of ``triton_rows.py`` read.
 
-        The attribute ``constants`` is (T / delta, 1 / delta, delta). The other attributes are the result of ``table``
-        and, unless the slopes are frozen, the method ``slope_gradients``.
+        Its ``constants`` are (T / delta, 1 / delta, delta), and its ``table_K2`` is the tensor that ``table`` returns.
+        Its ``from_histograms`` is the method ``slope_gradients``, or None if the slopes are frozen.
         """
         constants = (self.bound / self.width, 1.0 / self.width, self.width)
         return RowFunction("plif", constants, self.table(), None if self.frozen else self.slope_gradients)

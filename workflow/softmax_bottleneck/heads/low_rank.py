@@ -4,7 +4,8 @@ Source: Godey, Villemonte de la Clergerie and Sagot 2024, "Why do small language
 paper has one matrix in the place of W A.
 
 The head isolates the effect of the softmax bottleneck. The rank of the log-probabilities is at most r + 2, whatever the
-widths of the body and of the word vectors W are. The decoder W may be tied to the input embedding.
+widths of the body and of the word vectors W are. The product W A B h has rank r at most; the bias b and the
+normalisation of each token add 1 each. The decoder W may be tied to the input embedding.
 
 Suffixes: N tokens, D hidden width, E word-vector width, V vocabulary. Shapes: B [r, D], A [E, r], W [V, E].
 """

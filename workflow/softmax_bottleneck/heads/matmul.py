@@ -54,8 +54,8 @@ class Factor(NamedTuple):
     """A factor of a matrix product in a training step, prepared for the precision of the step.
 
     Attributes:
-        main: the matrix; with bf16 the rounded matrix, and with tf32x3 its leading 11 bits.
-        rest: with tf32x3 the next 11 bits of the matrix; otherwise None.
+        main: the matrix; with bf16 rounded to bfloat16, and with tf32x3 rounded to 11 bits per number (X1).
+        rest: with tf32x3 the difference between the matrix and `main`, rounded to 11 bits (X2); otherwise None.
     """
 
     main: Tensor
@@ -109,7 +109,7 @@ def rounded_to_tf32(x: Tensor) -> Tensor:
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Allow or forbid TF32 in a GPU's float32 products and LSTMs inside the context."""
+    """Allow or forbid TF32 in a GPU's float32 products and LSTMs; restore the previous settings at the end."""
     products, lstms = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, lstms.allow_tf32
     products.allow_tf32, lstms.allow_tf32 = allowed, allowed
@@ -222,9 +222,10 @@ def _has_onednn() -> bool:
 def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
     """Measure which backend is faster in each of the three products, and return the choice with the precision.
 
-    A product keeps its default in `MatmulBackends` unless the other backend is more than 1.5 times as fast (MARGIN). If
-    the products are small, or if onednn is not available (GPUs, float64, other builds of torch), nothing is measured.
-    The result is then onednn for `latents` and native for `logits` and `weights` (SMALL).
+    A product keeps its default in `MatmulBackends` unless the other backend is more than 1.5 times as fast (MARGIN).
+    Without any measurement, the choice is `SMALL` (onednn for `latents`, native for `logits` and `weights`) in two
+    cases: the products are small, or onednn is not available (GPUs, float64, other builds of torch). In the second case
+    the products themselves replace onednn by native.
 
     Args:
         num_rows: number of rows R of a chunk.

@@ -51,7 +51,14 @@ OPTIONS = {
 
 
 class Mixtape(ChunkedHead):
-    """The Mixtape head; the module's docstring has its equation."""
+    """The Mixtape head; the module's docstring has its equation.
+
+    Args:
+        components: number K of logits per word, a power of two.
+        gate_size: width G of the words' gate vectors a_v.
+        own_gates: number m of words, the first of the vocabulary, with their own a and c; 0: all words.
+        sizes: ``vocabulary_size`` (V), ``context_size`` (D) and ``embedding_size`` (E).
+    """
 
     def __init__(self, *, components: int, gate_size: int, own_gates: int, **sizes: Any) -> None:
         super().__init__(**sizes)
@@ -81,8 +88,8 @@ class Mixtape(ChunkedHead):
         """Return ln P(.|context), [n, V] nats, of the n tokens of a chunk.
 
         The three arguments are tanh(H_k h) [n, K, E], tanh(U_i h) [n, K-1, G] and u_i . h [n, K-1] of these tokens,
-        which the method ``of_tokens`` computes. At each level of the tree, from the leaves to the root, one gate mixes
-        two neighbouring logits of a word into one.
+        which the method ``of_tokens`` computes. The method goes through the tree from the leaves to the root. At each
+        level, neighbouring logits of a word form pairs, and each pair is mixed into one logit by its own gate.
         """
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]
