@@ -33,7 +33,7 @@ HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
 def download(study: Study, name: str, say: Say) -> None:
     """Fetch the files of the dataset `name`, or sample its synthetic language, into the folder of the corpus.
 
-    Then write files.json into this folder, with the hash of each text. `say` prints a line of progress.
+    Then write files.json into this folder, with the hash of each .txt and .npz file. `say` prints a line of progress.
 
     Raises:
         UserError: a synthetic language cannot be sampled (see `language.write_language`).
@@ -157,7 +157,8 @@ def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how
 def _is_right(target: Path, file: Source) -> bool:
     """Return True if `target` exists and has the declared hash or, if no hash is declared, the hash of `file.path`.
 
-    A user may have copied the file to `target` by hand. Its .sha256 file is then missing, and this function writes one.
+    A fetched file has its hash beside it in a .sha256 file. A file that a user has copied to `target` by hand has none;
+    if its content is right, this function writes the .sha256 file.
     """
     if not target.is_file():
         return False

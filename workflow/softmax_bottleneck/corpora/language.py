@@ -14,9 +14,9 @@ similarities.
 Each of the r columns of U and B belongs to one of three blocks:
     topic      a topic favours the words of its theme, more after some words than after others;
     grammar    words belong to classes, and the class of the previous word favours some classes;
-    affinity   every word has a point in a low-dimensional space, and so has every context. A word is likelier, the
-               closer its point is to the context's point. Random Fourier features (Rahimi and Recht 2007) approximate
-               this function of the distance by a scalar product of many columns.
+    affinity   every word has a point in a low-dimensional space, and so has every context. The closer the two points,
+               the likelier the word: its logit grows with a Gaussian kernel of their distance. The columns are random
+               Fourier features (Rahimi and Recht 2007), whose scalar product approximates this kernel.
 Small independent noise on the columns makes them linearly independent, so that the rank is exactly r + 2.
 
 Shapes: C contexts (topic-major: context = topic * V + previous word), V words, R = r columns, T topics, N positions.
@@ -148,8 +148,8 @@ class Language:
     def _next_contexts(self, joint_TV: Floats) -> Floats:
         """Return the probability [T, V] of every context (topic, previous word) after one more word.
 
-        `joint_TV[t, v]` is the probability that the topic was t and that the new word is v. If v is a marker, its
-        probability moves to the topic that v sets.
+        `joint_TV[t, v]` is the probability that the topic was t and that the new word is v. A marker changes the
+        topic: its probabilities under all topics are summed and move to the topic that it sets. Other words keep it.
         """
         markers = np.flatnonzero(self.sets_topic_V >= 0)
         after_TV = joint_TV.copy()
@@ -352,8 +352,8 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
     """Return the columns of U and B that belong to the block `grammar`, as arrays [1, V, K] and [V, K].
 
     The axes of U's part are topic (of length 1, because the topic has no effect), previous word and column; those of
-    B's part are word and column. Words belong to K classes. The class of the previous word makes the words of some
-    classes likelier. `<eos>` is a class of its own.
+    B's part are word and column. Words belong to K classes, one of them for `<eos>` alone, and every class has one
+    column. The class of the previous word makes the words of some classes likelier.
     """
     rng = generator(settings.seed, "grammar")
     size, classes = settings.vocabulary_size, settings.classes
@@ -366,12 +366,12 @@ def _grammar_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 
 
 def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
-    """Return the columns of U and B that belong to the block `affinity`, as arrays [T, V, Q] and [V, Q].
+    """Return the columns of U and B that belong to the block `affinity`, as arrays [T, V, F] and [V, F].
 
     The axes of U's part are topic, previous word and column; those of B's part are word and column. A word is likelier,
-    the smaller the distance between its point and the point of the context. Q random Fourier features approximate a
-    Gaussian kernel of this distance. The setting `affinity_bandwidth` is the standard deviation of the features'
-    frequencies, so that the kernel has the width 1 / affinity_bandwidth.
+    the smaller the distance between its point and the point of the context. The F columns are random Fourier features,
+    cosines of random frequency, which approximate a Gaussian kernel of this distance. The setting `affinity_bandwidth`
+    is the standard deviation of these frequencies, so that the kernel has the width 1 / affinity_bandwidth.
     """
     rng = generator(settings.seed, "affinity")
     size, topics, dimensions = settings.vocabulary_size, settings.topics, settings.affinity_dimensions
@@ -392,12 +392,12 @@ def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 class Truth:
     """A language, the contexts of the text sampled from it, and the language's entropies.
 
-    The entropies are stored, because it takes seconds to compute them.
+    All of it is stored in truth.npz, also the entropies, because it takes seconds to compute them from the language.
 
     Attributes:
         language: the language.
         states: one array per split, such as `states["test"]`. Entry i is the index of the context in which token i of
-            the split was sampled. A model that reads the split predicts all tokens but token 0.
+            the split was sampled. A model predicts all tokens but token 0, so their contexts are `states["test"][1:]`.
         entropy_nats: entropy rate of the language, in nats per word.
         entropy_C: entropy of the next word in each context, in nats.
     """
@@ -409,7 +409,7 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """Return the truth of a language and of `states`, the contexts of its text by split; compute the entropies."""
+        """Compute the entropies of `language`; return them with it and `states`, the contexts of its text by split."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 
