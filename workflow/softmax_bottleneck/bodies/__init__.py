@@ -1,4 +1,4 @@
-"""The bodies, i.e. the networks below the output heads; every module of this folder that defines `BODY` is a body."""
+"""The bodies, i.e. the networks below the output heads: one module each, whose `BODY` is the class of the network."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ class AWDLSTM(Body):
         dropout_embedding: probability of dropping a word of the vocabulary wherever it occurs in a chunk.
         dropout_weight: DropConnect probability of the recurrent weights.
         embedding_noise: standard deviation of normal noise added to the word vectors (Parthiban et al. 2021, Table 5).
-        published_padding: True to leave the word vector of the dictionary's last word without a gradient from the
-            embedding, as `padding_idx=-1` does in the published code.
+        published_padding: True to give the dictionary's last word no gradient as an input word, as `padding_idx=-1`
+            does in the published code. If the head shares the word vectors, this word still gets a gradient from it.
     """
 
     def __init__(
@@ -123,8 +123,7 @@ class AWDLSTM(Body):
         """Return a layer's weights in the order of LSTM_WEIGHTS; in train mode, DropConnect masks the recurrent ones.
 
         `generator` gives the random numbers of the mask. The masked weight is the trained parameter times the mask, so
-        that autograd passes the gradient on to the parameter. The published code stores the masked weight as an
-        attribute of the `nn.LSTM`, which newer versions of PyTorch ignore.
+        that autograd passes the gradient on to the parameter.
         """
         weights: list[Tensor] = [layer.get_parameter(name) for name in LSTM_WEIGHTS]
         if self.training and self.dropout_weight:
@@ -134,12 +133,12 @@ class AWDLSTM(Body):
 
 
 def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output, last hidden state and last cell state of one LSTM layer for the input `x_TBD`.
+    """Return the output [T, B, H], last hidden state [1, B, H] and last cell state [1, B, H] of one LSTM layer.
 
-    `hidden` is the pair (hidden state, cell state) before the chunk, each [1, B, H]. `weights` are the input weight
-    [G, D], the recurrent weight [G, H] and the bias [G] of each, in this order (LSTM_WEIGHTS). The function calls
-    the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units, oneDNN is 2.2 to 8
-    times as fast as PyTorch's code without oneDNN.
+    `hidden` is the pair (hidden state, cell state) before the chunk, each [1, B, H]. `weights` are four tensors in the
+    order of LSTM_WEIGHTS: input weight [G, D], recurrent weight [G, H], input bias [G] and recurrent bias [G]. The
+    function calls the kernel of `nn.LSTM` (oneDNN or cuDNN). On one CPU thread at T=35, B=20 and 64 to 128 units,
+    oneDNN is 2.2 to 8 times as fast as PyTorch's code without oneDNN.
     """
     units = weights[1].shape[1]
     if extra := -units % ALIGNED_UNITS.get(x_TBD.device.type, ALIGNED_UNITS["cuda"]):

@@ -46,13 +46,17 @@ def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: t
 
 
 class Body(nn.Module):
-    """The base class of bodies; `embedding.weight` holds the word vectors, which the head's decoder may share."""
+    """The base class of bodies; a subclass defines `embedding`, `below_size`, `initial_state` and `forward`.
+
+    `embedding.weight` holds the word vectors, one row per word. The head's output matrix, `decoder.weight`, may be the
+    same parameter.
+    """
 
     embedding: nn.Embedding
     below_size: int
-    """Width of what the last layer reads."""
+    """Width of the last layer's input, `BodyOutput.below_TBD`."""
     carries_state = True
-    """Whether a chunk sees what was read before it; where not, the length of chunks is part of the result."""
+    """True if the state passes information from chunk to chunk. If False, results depend on the length of chunks."""
 
     def initial_state(self, batch_size: int) -> State:
         """Return the state before the first token of `batch_size` sequences, or () for a body without state.

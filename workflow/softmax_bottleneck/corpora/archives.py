@@ -1,4 +1,4 @@
-"""Texts from zip and tar archives: members are looked up by name and written under file names of our own choice.
+"""Reading texts from zip and tar archives; a dataset's YAML gives the path of each member and the file to write.
 
 Archives are never unpacked as a whole, so that no archive decides where a file is written. Archives are rejected if
 they are damaged or too large when unpacked, or if a requested member occurs twice or is not a plain file.
@@ -49,8 +49,8 @@ class Member:
 
         Args:
             name: name of the file to write, a key of `files` in the YAML.
-            entry: value of this key. `member` is the path in the archive; `member_bytes` is the largest size allowed,
-                in bytes (default: MAX_MEMBER_BYTES, 256 MiB).
+            entry: value of this key, a mapping. Its key `member` gives the path in the archive. Its optional key
+                `member_bytes` gives the largest size allowed, in bytes (default: MAX_MEMBER_BYTES, 256 MiB).
         """
         return cls(str(PurePosixPath(entry["member"])), name, entry.get("member_bytes", MAX_MEMBER_BYTES))
 
@@ -99,13 +99,14 @@ def _is_plain(info: zipfile.ZipInfo) -> bool:
 
 @contextmanager
 def damage_refused(fault: str, advice: str) -> Iterator[None]:
-    """Replace the errors that libraries raise on damaged input by a DataError, inside a `with` block.
+    """Raise a DataError in place of any error that a library raises in a `with` block, as it may on damaged input.
 
-    The message of the DataError is `<fault> (<the library's message>); <advice>`.
+    The message is `<fault> (<the library's message>); <advice>`: `fault` says which file has which problem, and
+    `advice` what the user can do. Three errors pass unchanged: a UserError, a MemoryError, and an OSError that the
+    input did not cause, such as a full disk.
 
     Raises:
-        DataError: the block raised an error. A UserError, a MemoryError and an OSError of the operating system, such as
-            a full disk, pass unchanged.
+        DataError: the block raised any other error.
     """
     try:
         yield
