@@ -1,8 +1,9 @@
 """Mixture of contexts: P = softmax(g(W (sum_k prior_k latent_k) + b))  (Yang 2018).
 
-W [V, E] and b [V] are the decoder, g is the function of the option ``pointwise``, and ``heads/mixture.py`` defines
-prior_k and latent_k. The head mos has the same trained parameters, but mixes probabilities after the softmax. This head
-mixes context vectors before the decoder, so that the logits have low rank if g is the identity.
+W [V, E] and b [V] are the decoder, and ``heads/mixture.py`` defines prior_k and latent_k. g is the pointwise function
+of the head that the option ``pointwise`` names. The head mos has the same trained parameters, but mixes probabilities
+after the softmax. This head mixes context vectors before the decoder, so that the logits have low rank if g is the
+identity.
 Numerical stability: log_softmax replaces the published ln(softmax), which is -inf if a probability underflows.
 
 Shapes: N = T x B tokens (T time steps of B sequences), D context width, E embedding width, V vocabulary.

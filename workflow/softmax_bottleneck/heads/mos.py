@@ -1,9 +1,10 @@
 """Mixture of softmaxes: P = sum_k prior_k softmax(g(W latent_k + b)) + floor  (Yang 2018; Kanai 2018, eq. 4).
 
-The module `mixture` defines latent_k and prior_k. The option ``pointwise`` names the head whose function is g. If
-``pointwise`` and ``prior`` are sigsoftmax, the head is MoSS (Kanai 2018, eq. 19). If ``pointwise`` is lms-plif, the
-head is MoS-PLIF (Ganea 2019). The floor is the option ``probability_floor``, a number added to every probability: 0 by
-default (Parthiban 2021), or 1e-8 (Yang 2018).
+W and b are the decoder, and ``heads/mixture.py`` defines latent_k and prior_k. g is the pointwise function of the head
+that the option ``pointwise`` names, such as softmax (g is the identity; the default). With sigsoftmax for ``pointwise``
+and ``prior``, this head is MoSS (Kanai 2018, eq. 19). With lms-plif for ``pointwise``, it is MoS-PLIF (Ganea 2019). The
+floor is the option ``probability_floor``, a number added to every probability: 0 by default (Parthiban 2021), or 1e-8
+(Yang 2018).
 Numerical stability: the K terms are added in log space (logaddexp), so that nothing underflows.
 Shapes: N = T x B tokens, D context width, K components, E embedding width, V vocabulary.
 """
@@ -71,9 +72,10 @@ class MixtureOfSoftmaxes(MixtureHead):
         self.rows_per_token = self.components
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token and the sum of all losses, in nats; ``generator`` samples the latent dropout.
+        """Return a ``RowNLL`` (nll_N, total): -ln P(target) of each token, [N], and the sum of these losses, in nats.
 
-        ``h`` is [N, D] or [T, B, D], and ``target`` is [N] or [T, B], with N = T x B tokens.
+        ``h`` is [N, D] or [T, B, D], and ``target`` int64 [N] or [T, B]. In train mode ``generator`` samples the
+        dropout of the latent vectors; None means PyTorch's global generator.
         """
         return mixture_nll(
             self.latents(h, generator),

@@ -51,8 +51,8 @@ class RowFunction:
 
     Attributes:
         kind: the name of g in the kernels: identity, gss, sigmoid, relu or plif (piecewise linear).
-        constants: numbers that g uses: (c, k) for gss; (T / width, 1 / width, width) for plif with cells of this width
-            on [-T, T]; none for the other kinds.
+        constants: numbers that g uses: the head's options (c, k) for gss; (T / width, 1 / width, width) for plif with
+            cells of this width on [-T, T]; none for the other kinds.
         table_K2: for plif, one row per cell: the slope in the cell, and the value of g at the cell's left end. None for
             all other kinds.
         from_histograms: function that returns the gradients of g's trained parameters, in the order of g's
@@ -76,9 +76,10 @@ class Sweep:
     """One pass of the loss -log softmax(g(logits)) over all chunks of logits.
 
     The caller calls ``nll_`` with each chunk and, if gradients are needed, ``grad_`` right after it. After the last
-    chunk, ``parameter_grads`` returns the gradients of g's parameters. In this base class g is the identity. A subclass
-    computes g in ``scores_`` and multiplies by the derivative of g in ``grad_logits_``. A method whose name ends in _
-    may overwrite its arguments.
+    chunk, ``parameter_grads`` returns the gradients of g's parameters. In this base class g is the identity. For
+    another g, a subclass overrides two methods that ``nll_`` and ``grad_`` call: ``scores_`` computes g, and
+    ``grad_logits_`` multiplies the gradients of the scores by the derivative of g. A method whose name ends in _ may
+    overwrite its arguments.
     """
 
     # A row of logits is padded in memory to a multiple of this many numbers.
@@ -88,7 +89,10 @@ class Sweep:
     """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
-        """Return g(logits), and keep on the object what ``grad_logits_`` needs; the caller may overwrite the result."""
+        """Return g(logits), and keep on the object what ``grad_logits_`` needs; the caller may overwrite the result.
+
+        A subclass may leave out an additive constant of g, which the softmax ignores.
+        """
         return logits_RV
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
@@ -117,14 +121,16 @@ class Sweep:
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return the loss gradients with respect to the logits of the last chunk, and the weights yet to be applied.
+        """Return the loss gradients with respect to the logits of the last chunk, perhaps without the row weights.
+
+        The caller can apply the weights at less cost, to arrays [R, D] with the narrower latent width D.
 
         Args:
             weight_R1: the weight of each row's loss in the total loss; None if all weights are one.
 
         Returns:
-            A pair (gradients [R, V], weights). If the weights are a tensor [R, 1], the caller must multiply the rows of
-            the gradients by them. If the weights are None, the gradients are complete.
+            A pair (gradients [R, V], weights). If the weights are None, the gradients are complete. Otherwise the
+            weights are ``weight_R1``, and the caller must multiply the rows of the gradients by them.
         """
         # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
         with any_order(self._nll_R1):  # each row has one target
@@ -152,7 +158,10 @@ class AutogradSweep(Sweep):
         return self._scores_RV.detach().clone()
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
-        """Return the gradient with respect to the logits of the last scored chunk, and free its autograd graph."""
+        """Return the loss gradient [R, V] with respect to the logits of the last chunk given to ``scores_``.
+
+        Add the gradients of g's parameters to their sums, and free the chunk's autograd graph.
+        """
         inputs = (self._logits_RV, *self._parameters)
         grad_logits_RV, *grads = torch.autograd.grad(self._scores_RV, inputs, grad_scores_RV)
         del self._scores_RV, self._logits_RV
@@ -166,9 +175,9 @@ class AutogradSweep(Sweep):
 
 
 def any_order(like: Tensor) -> AbstractContextManager[None]:
-    """Return a context that switches torch's deterministic mode off on a GPU; on a CPU the context does nothing.
+    """Return a context manager that switches torch's deterministic mode off on a GPU and does nothing on a CPU.
 
-    Use the context only for operations whose result is the same in any order: sums of integers, and writes to distinct
+    Use it only for operations whose result is the same in any order: sums of integers, and writes to distinct
     indices. The deterministic mode would sort the indices first, which takes longer than these operations. ``like`` is
     a tensor on the device of the operations.
     """

@@ -1,8 +1,8 @@
 """ReLU output function for the logits l: P = f(l) / sum f(l) with f(l) = max(l, 0) + 1e-8  (Kanai 2018, section 3.2).
 
 The code computes g = ln f. Without the constant 1e-8, a word with a negative logit would have probability 0, and a row
-of negative logits would give 0/0. The published constant is unknown; 1e-8 is our choice. Even so, the slope of g is
-steep: it reaches 1e8 for logits just above zero.
+of negative logits would give 0/0. The published constant is unknown; 1e-8 is our choice. The slope of g is steep: it
+reaches 1e8 for logits just above zero.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ With the total loss L and the row weights w_r = dL/dc_r, the gradients are
 
 In a mixture with the weights pi_nk, the loss of token n is -log p_n = -log(sum_k exp(log pi_nk - c_nk) + floor). If L
 is the sum of these losses, the weight of row (n, k) is its posterior responsibility exp(log pi_nk - c_nk - log p_n).
-The responsibilities are known as soon as the K rows of a token are computed.
+All K rows of a token are in one chunk, so that a token's responsibilities are known before its gradients are computed.
 
 A sweep is one pass over all chunks of tokens; a chunk holds the logits of all V words. If gradients are needed, the
-sweep of the forward pass also computes the gradients of the unweighted sum of the losses (three matrix products,
-nothing computed twice). If the upstream gradient is the same number for every token, as under a sum or a mean, the
-backward pass multiplies these gradients by that number. Otherwise a second sweep weights each token's loss by its
-upstream gradient.
+sweep of the forward pass also computes the gradients of the sum of the token losses, so that losses and gradients take
+only three matrix products: l, dE and dW. If the upstream gradient is the same number for every token, as under a sum or
+a mean, the backward pass multiplies these gradients by that number. Otherwise a second sweep weights each token's loss
+by its upstream gradient.
 
 Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent width, V vocabulary.
 """
@@ -47,9 +47,9 @@ KERNEL_DEVICES = {"cuda"}
 
 
 class RowNLL(NamedTuple):
-    """The losses of the tokens [N] in nats, and their sum `total`.
+    """The losses ``nll_N`` of the tokens, [N] nats, and their sum ``total``.
 
-    The gradient of `total` never needs a second pass over the logits, so that a training step should use `total`.
+    A training step should use ``total``, because its gradient never needs a second pass over the logits.
     """
 
     nll_N: Tensor
@@ -125,7 +125,7 @@ class _Problem:
         return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *trainable(self.pointwise))
 
     def sweep(self, *, with_gradients: bool) -> Sweep:
-        """Return a new `Sweep` object, which turns the logits of one chunk after another into losses.
+        """Return a new ``Sweep`` object, which turns the logits of one chunk after another into losses.
 
         With ``with_gradients`` the object also computes gradients. It is a ``RowSweep`` (GPU kernels) if triton, the
         device, the dtype and the pointwise function allow it. Otherwise it is the result of ``pointwise.sweep``, which
@@ -151,12 +151,12 @@ def _row_kernels() -> ModuleType | None:
 
 
 def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointwise: Pointwise) -> int:
-    """Return the number of tokens per chunk, such that all arrays of a chunk fit in 63 MiB, on a GPU in 256 MiB.
+    """Return the number of tokens per chunk (at least 1) when ``num_tokens`` are divided evenly among chunks.
 
-    CHUNK_BYTES has these limits; a chunk has at least one token. The tokens are divided evenly among the smallest
-    number of chunks that allows this. A token has ``num_components`` rows of logits. ``weight_VD`` gives the device,
-    the dtype and the number of words. ``pointwise.arrays`` says how many arrays of the size of the logits exist at
-    once.
+    The number of chunks is the smallest for which the arrays of a chunk together fit in the memory limit of the device:
+    CHUNK_BYTES, 63 MiB on a CPU and 256 MiB on a GPU. There are ``pointwise.arrays`` arrays of the size of the chunk's
+    logits at once. A token has ``num_components`` rows of logits. ``weight_VD`` gives the device, the dtype and the
+    number of words.
     """
     budget = CHUNK_BYTES.get(weight_VD.device.type, CHUNK_BYTES["cuda"])
     most = max(1, budget // (num_components * len(weight_VD) * weight_VD.element_size() * pointwise.arrays))
@@ -165,10 +165,10 @@ def chunk_tokens(num_tokens: int, num_components: int, weight_VD: Tensor, pointw
 
 @dataclass
 class _Gradients:
-    """The gradients of the sum of the losses, filled chunk by chunk during a sweep.
+    """The gradients of the sum of the token losses, or of their weighted sum in a second sweep, filled chunk by chunk.
 
-    A second sweep weights the losses by the upstream gradient of each token. The gradients are those of the latent
-    vectors E, the log priors log pi of a mixture, W, b and the parameters of g.
+    They are the gradients with respect to the latent vectors E, the log priors log pi of a mixture, W, b and the
+    parameters of g. The weights are the upstream gradients of the token losses.
     """
 
     latent_NKD: Tensor
@@ -179,9 +179,10 @@ class _Gradients:
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
-        """Return zero gradients of W and b, and uninitialised gradients of the latent vectors and the log priors.
+        """Return the gradients before the first chunk: zeros for W and b, to which each chunk adds its part.
 
-        The uninitialised gradients have one row per token. Each chunk overwrites the rows of its tokens.
+        The gradients of the latent vectors and the log priors have one row per token. They are uninitialised, because
+        each chunk overwrites the rows of its tokens. The gradients of g's parameters are set after the last chunk.
         """
         prior_NK = problem.log_prior_NK
         return cls(
