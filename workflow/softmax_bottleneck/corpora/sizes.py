@@ -1,4 +1,8 @@
-"""The size of a corpus (tokens per split and word types), known before or after the corpus is tokenised."""
+"""The size of a corpus: its number of tokens per split and its vocabulary size.
+
+Before the corpus is tokenised, the size comes from the dataset's YAML or from the words of local files. Afterwards, it
+comes from the counts that the step `tokenise` has stored.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,14 @@ def size_of(store: Store, dataset: Dataset) -> Size:
     """Return the size of a corpus from the first of these sources that exists.
 
     1. The counts that the step `tokenise` has stored.
-    2. The size declared in the dataset's YAML. A dataset with local files skips this source.
-    3. The size of the base corpus, if the dataset is an excerpt of one. The number of training tokens and the
-       vocabulary size are then taken from the YAML of the excerpt.
-    4. A count of the words in the local files.
+    2. The size declared in the dataset's YAML, if no file of the dataset is local (given by a `path`).
+    3. For an excerpt of a base corpus: the number of training tokens and the vocabulary size that the excerpt's YAML
+       gives, and the numbers of validation and test tokens of the base corpus.
+    4. The words counted in the local files. Counts and a hash that the YAML declares must agree with them.
 
     Raises:
         UserError: none of the sources exists, or an excerpt is larger than its base corpus.
-        DataError: a local file is not valid text, or its counts differ from the declared ones.
+        DataError: a local file is not valid text, or its counts or hash are not the declared ones.
     """
     marker = store.tokens_folder(dataset.name) / "corpus.json"
     if marker.exists():

@@ -153,10 +153,10 @@ def _text(line: bytes, where: str) -> str:
 
 # --- dictionary -----------------------------------------------------------------------------------------------------
 def from_words(name: str, splits: Mapping[str, Sequence[str]]) -> Corpus:
-    """Return a corpus with word ids in order of first appearance (Merity et al. 2018, data.py, class Dictionary).
+    """Return a corpus; word ids follow the order of first appearance in train.
 
-    Words of valid or test that are not in train become `<unk>` if train contains `<unk>`; the published corpora have no
-    such words.
+    A word of valid or test that train lacks becomes `<unk>`. In the published corpora, train has all words of valid and
+    test. Their ids are therefore those of the published data reader (Merity et al. 2018, data.py, class Dictionary).
 
     Args:
         name: name of the corpus.

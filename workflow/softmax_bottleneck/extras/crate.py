@@ -60,7 +60,7 @@ def build(study: Study, with_weights: bool = False) -> Path:
     Raises:
         IncompleteError: runs or the report are missing, or a file does not match its hash.
         UserError: a text file to pack contains the path of the home folder, working folder or repository, or the host
-            name; or the study extends a YAML file outside the folder of its own YAML file.
+            name; or a YAML file that the study extends lies outside the folder of the study's file.
     """
     home = study.store.study_folder(study.name)
     found, page = verify.verify(study), home / "report" / "index.html"
@@ -95,7 +95,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
 
     Raises:
         IncompleteError: a result does not match its hash.
-        UserError: the study extends a YAML file outside the folder of its own YAML file.
+        UserError: a YAML file that the study extends lies outside the folder of the study's file.
     """
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]

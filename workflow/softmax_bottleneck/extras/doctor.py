@@ -145,9 +145,10 @@ def _slurm() -> Finding:
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def _files(study: Study, dataset: Dataset) -> Finding:
-    """Check that the files of a corpus or benchmark exist where `download` looks for them. Hashes are not compared.
+    """Check that the files of a corpus or benchmark are on this machine. Hashes are not compared.
 
-    A missing file is BAD if the dataset's YAML gives its `path`, and otherwise a NOTE, because `download` can fetch it.
+    A missing local file, for which the dataset's YAML gives a `path`, is BAD. Every other file may be in the folder of
+    the corpus or in the study's mirror. If it is missing, the result is a NOTE, because `download` can fetch it.
     """
     folders = [study.store.corpus_folder(dataset.name)]
     folders += [study.mirror / dataset.mirror] if study.mirror and dataset.mirror else []
@@ -163,10 +164,11 @@ def _files(study: Study, dataset: Dataset) -> Finding:
 
 
 def _size(study: Study) -> Finding:
-    """Check memory and disk of this machine, and the length of the study's texts.
+    """Check that memory and disk suffice for the study's unfinished runs, and that its texts are long enough.
 
-    A text must have enough tokens for the number of parallel streams in training and for the contexts of a rank. A
-    failed check is BAD. On the login node of a cluster it is only a NOTE, because compute nodes have more memory.
+    Each split must be long enough to be cut into its number of parallel streams, such as `schedule.batch_size`. The
+    test split must also have at least as many contexts as the ranks use (`rank_contexts` in the dataset's YAML). A
+    failed check is BAD. On a machine with SLURM it is only a NOTE, because compute nodes have more memory.
     """
     from softmax_bottleneck.training import check
 

@@ -141,10 +141,10 @@ def _text(path: Path) -> str:
 
 
 def _lines(text: str) -> Lines:
-    """Return a list of words for each paragraph, or for each line of a text without empty lines.
+    """Return the words of a text as a list of lists: one list for each paragraph.
 
-    Words are lower-cased and separated from punctuation. A text that contains `<unk>` is treated differently: each line
-    is one list, split at white space only.
+    Empty lines separate paragraphs; in a text without empty lines, each line is a paragraph. Words are lower-cased and
+    separated from punctuation. A text that contains `<unk>` is instead split into lines, and these at white space only.
     """
     text = "\n".join(text.splitlines())
     if UNK in text:

@@ -72,10 +72,10 @@ def text(study: Study) -> str:
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:
-    """Return a row of the first table of `text`, without the column for the disk.
+    """Return a row of the first table of `text`; the caller appends the disk space of runs.
 
-    The row has `name`, the remark `about`, the number of items in `work`, how many are done, and the GPU and CPU hours
-    of those that are not. Each item, such as a run, is given by (is done, GPU hours, CPU hours).
+    `work` has an item (is done, GPU hours, CPU hours) for each run or other piece of work. The row has `name`, the
+    remark `about`, the number of items, how many of them are done, and the GPU and CPU hours of the others.
     """
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]

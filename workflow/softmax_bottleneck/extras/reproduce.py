@@ -46,7 +46,9 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 class UnfinishedError(errors.IncompleteError):
     """The error for a study that did not finish.
 
-    `code` is the exit code of the failure that matters most to the user, such as 74 for a full disk.
+    `code` is the exit code of the cause, such as 74 for a full disk. If several steps failed, it is that of the step
+    that comes first in the order `workflow.FIRST`: errors that the user must correct come before those that a retry
+    may solve.
     """
 
     def __init__(self, message: str, code: int = errors.IncompleteError.exit_code) -> None:
@@ -99,10 +101,10 @@ class InterimReport:
         self.runs_shown = 0
 
     def update(self, runs_done: int) -> None:
-        """Start writing a new report if one is due and `runs_done`, the number of finished runs, has grown.
+        """Start writing a new report if a run has finished since the last report was started and a pause is over.
 
-        The first report is due FIRST_S seconds after the construction of this object. If a report took t seconds, the
-        next report is due REST * t seconds after its end.
+        `runs_done` is the number of finished runs. The first report may start FIRST_S seconds after the construction of
+        this object. After a report that took t seconds, the next one may start REST * t seconds later.
         """
         now = time.monotonic()
         if self.child is not None and self.child.poll() is not None:
@@ -112,16 +114,17 @@ class InterimReport:
             self.child = subprocess.Popen(self.call, stdout=self.log, stderr=self.log, start_new_session=True)
 
     def stop(self) -> None:
-        """Stop the process that is writing a report, if any, and remove the unfinished report."""
+        """Stop the process that is writing a report, if any, and remove the folder of the incomplete report."""
         if self.child is not None and self.child.poll() is None:
             self.child.kill()
             self.child.wait()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def replace_by_final(self) -> None:
-        """Replace the interim report of a finished study by a page that forwards a browser to the final report.
+        """Remove the interim report of a finished study and leave a page that forwards to the final report.
 
-        If no interim report was started, there is no such page, and the folder results/<study>/partial is removed.
+        The forwarding page is for a browser in which the interim report is open. It is written only if this object has
+        started an interim report. Otherwise, no folder results/<study>/partial remains.
         """
         shutil.rmtree(self.folder, ignore_errors=True)
         if self.runs_shown:
