@@ -215,8 +215,9 @@ def _apply(problem: _Problem) -> RowNLL:
 class _RowNLLFunction(torch.autograd.Function):
     """The autograd function of the fused loss; the forward pass computes losses and gradients together (``_sweep``).
 
-    Call ``_RowNLLFunction.apply(problem, *problem.tensors())``. The tensors are arguments of their own, because
-    autograd tracks only tensors that are arguments. The result is (loss of every token [N], their sum).
+    Call ``_RowNLLFunction.apply(problem, *problem.tensors())`` with a `_Problem`, which holds all inputs of the loss.
+    Its tensors are passed again, because autograd tracks only tensors that are arguments themselves. The result is
+    (loss of every token [N], sum of these losses).
     """
 
     @staticmethod
@@ -247,8 +248,9 @@ class _RowNLLFunction(torch.autograd.Function):
 def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | None:
     """Return the upstream gradient of a token's loss, a scalar, if it is the same for all tokens; else return None.
 
-    ``grad_nll_N`` is the upstream gradient of the output `nll_N`, and ``grad_total`` that of the output `total`. Either
-    is None if its output is not used. Comparing the numbers of ``grad_nll_N`` makes the CPU wait for a GPU.
+    ``grad_nll_N`` and ``grad_total`` are the upstream gradients of the two outputs of `RowNLL`, the losses and their
+    sum; None if an output is not used. The upstream gradient of the loss of token n is ``grad_nll_N[n] + grad_total``.
+    If ``grad_nll_N`` is on a GPU, the CPU waits for the comparison of its numbers.
     """
     if grad_nll_N is None:
         return grad_total
@@ -325,10 +327,11 @@ class _Chunk:
     def add_gradients(self, gradients: _Gradients, responsibility_R1: Tensor | None, weight_n: Tensor | None) -> None:
         """Add the chunk's part to the gradients of W and b, and write those of its latent vectors and log priors.
 
-        The gradients of g's parameters are not in ``gradients``; the `Sweep` sums them.
+        The `Sweep` object sums the gradients of g's parameters. After the last chunk, the function ``_sweep`` stores
+        these sums in ``gradients``.
 
         Args:
-            gradients: the gradients for all tokens; changed in place.
+            gradients: the gradients for all chunks; changed in place.
             responsibility_R1: the result of ``losses``, the posterior probability of each row's component; None if all
                 are 1.
             weight_n: the upstream gradient of the loss of each token; None if all are one.

@@ -1,8 +1,8 @@
 """Reusable work arrays of the fused loss, each as large as the logits of one chunk.
 
-On a CPU the arrays are kept from one loss to the next, because the first use of newly allocated memory is slow. It
-takes as long as a softmax over the array, and this softmax is the largest part of a small model's training step. On a
-GPU this module keeps no arrays, because torch's allocator reuses memory by itself.
+On a CPU the arrays are kept from one loss to the next, because the first use of newly allocated memory is slow. The
+first use of an array takes as long as a softmax over it, which is the largest part of a small model's training step.
+On a GPU this module keeps no arrays, because torch's allocator reuses memory by itself.
 """
 
 from __future__ import annotations

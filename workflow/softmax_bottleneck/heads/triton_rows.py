@@ -3,11 +3,11 @@
 A row holds the logits l_v of all words v, to which the pointwise function g is applied. `_losses` reads a row once and
 computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads the row again and overwrites it with
 w (exp(g(l_v) - log Z) - [v = y]) g'(l_v), where w is the row's weight and y the target word. Each program instance of
-a kernel handles one row, so that the order of sums is fixed.
+a kernel handles one row, so that the sums over a row always have the same order and the same result.
 
-If g is a trained piecewise linear function, its gradient follows from histograms: sums over the logits in each cell
-(`RowFunction.from_histograms`). All instances add to the same histograms. These are sums of integers, so that the order
-does not matter.
+If g is a trained piecewise linear function, the gradients of its parameters follow from two histograms. These hold two
+sums over the logits in each cell, an interval on which g is linear (see `RowFunction.from_histograms`). All program
+instances add to the same histograms, in any order. The order does not matter, because the summands are integers.
 
 The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
@@ -69,12 +69,12 @@ class RowSweep(Sweep):
         return self._logits_RV, None
 
     def _add_to_histograms(self, at_target_R1: Tensor, weight_R1: Tensor) -> None:
-        """Overwrite the chunk's logits with their gradients, and add the chunk's part to the histograms of all chunks.
+        """Overwrite the chunk's logits with the loss gradients, and add the chunk's part to the histograms [2, K].
 
-        `RowFunction.from_histograms` describes the histograms [2, K]. The kernel sums integers: it multiplies each
-        summand by a scale and rounds the product. The scale is chosen so that no product exceeds 2^HISTOGRAM_BITS.
-        ``at_target_R1`` is p - 1, where p is the probability of the row's target word. ``weight_R1`` holds the row
-        weights.
+        `RowFunction.from_histograms` describes the histograms, which are sums over all chunks. The kernel sums
+        integers: it multiplies each summand by a scale and rounds the product. The scale is chosen so that no product
+        exceeds 2^HISTOGRAM_BITS; the sums over a chunk then fit an int64. ``at_target_R1`` is p - 1, where p is the
+        probability of the row's target word. ``weight_R1`` holds the row weights.
         """
         largest = weight_R1.abs().amax().clamp_min(1e-30)
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
@@ -107,11 +107,14 @@ class RowSweep(Sweep):
 def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
     """Return the score g(l), the slope g'(l), the cell of l and the position in that cell, for a block of logits l.
 
-    The position is 0 at the left end and 1 at the right end of the cell. A logit left or right of all cells counts as
-    one of the outermost cell, with a position below 0 or above 1. Cell and position are 0 unless KIND is "plif" (g is
-    piecewise linear). `table` [num_cells, 2] has one row per cell: the slope, and the value of g at the left end. KIND
-    names g: identity, gss, sigmoid, relu or plif. For gss, a and b are the options c and k of the head. For plif, c is
-    the width of a cell, and l lies in cell number l * b + a, rounded down. Constants that g does not use are 0.
+    The position is 0 at the left end and 1 at the right end of the cell. A logit left of all cells is assigned to the
+    first cell and has a position below 0; a logit right of all cells is assigned to the last cell and has a position
+    above 1. Cell and position are 0 unless KIND is "plif" (g is piecewise linear).
+
+    KIND names g: identity, gss, sigmoid, relu or plif. `table` [num_cells, 2] has one row per cell: the slope, and the
+    value of g at the left end. `a`, `b` and `c` are the constants of g; those that g does not use are 0. For gss, `a`
+    is the head's option c, and `b` its option k. For plif, `c` is the width of a cell, and l lies in cell number
+    l * b + a, rounded down.
     """
     cell = tl.zeros_like(logit).to(tl.int32)
     place = tl.zeros_like(logit)
@@ -143,8 +146,8 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
     """Write log Z and the loss of one row of logits into `log_z` and `nll`.
 
     If histograms are needed (COUNTS), also write the row's `reach`: the largest distance of a logit from the left end
-    of its cell, in cell widths. A logit left or right of all cells counts as one of the outermost cell, so that `reach`
-    can exceed 1. `reach` bounds the summands of the histograms, and so sets the scale with which they are rounded.
+    of its cell, in cell widths. It can exceed 1, because a logit left or right of all cells is assigned to the first or
+    last cell. `_add_to_histograms` uses `reach` to bound the summands of the histograms and so to choose their scale.
 
     `target` has the target word of each row, and `stride` is the distance of two rows in memory. Each row has
     `num_words` logits, read in blocks of BLOCK words. `table`, `num_cells`, `a`, `b`, `c` and KIND describe g (see

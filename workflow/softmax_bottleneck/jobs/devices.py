@@ -126,6 +126,10 @@ def train_together(
     leases. Without a GPU, each process has its own CPU threads. A signal to this process is passed on to all training
     processes, so that each of them saves its state and stops.
 
+    A run with the exit code 130, 143 or 75 counts as stopped (see `interrupt`), and a run with any other nonzero
+    exit code as failed. A run that was not started because of a signal counts as stopped with 75. Another call resumes
+    all unfinished runs.
+
     Args:
         command: the command of one run, without `--run`.
         paths: paths of the runs.
@@ -133,11 +137,9 @@ def train_together(
         say: prints a line when a wait for a GPU begins (default: prints nothing).
 
     Raises:
-        UserError: at least one run failed, and the first of these (in the order of `paths`) ended with a UserError.
-        StoppedError: the first failed run ended with another error; the `exit_code` of the StoppedError is that of this
-            run. Or no run failed, but a signal stopped at least one; `exit_code` is then that of the first stopped run.
-            A run that the signal kept from starting counts as stopped with 75. Another call resumes all unfinished
-            runs.
+        UserError: the first failed run (in the order of `paths`) ended with a UserError.
+        StoppedError: the first failed run ended with another error, or no run failed and at least one was stopped.
+            Its `exit_code` is that of the first failed run or, if none failed, of the first stopped run.
     """
     children: list[subprocess.Popen[bytes]] = []
     received: list[int] = []

@@ -5,8 +5,8 @@ The exit codes are:
 * 130: SIGINT was received.
 * 143: SIGTERM was received.
 * 75 ("try again"): SIGUSR1, which batch systems send ahead of a time limit, was received; or the process's own time
-  limit is reached; or the workflow that started the process has ended. In the last case the next call of the workflow
-  would otherwise start a second process for the same run.
+  limit is reached; or the workflow that started the process has ended. If the process went on without its
+  workflow, the next call of the workflow would start a second process for the same run.
 
 A batch system kills a job at the job's time limit. A process that stops a little earlier loses no work, and the next
 attempt resumes. The limit is measured on a monotonic clock, so that setting the system time does not move it.
@@ -37,7 +37,7 @@ class StoppedError(errors.BusyError):
     """The error that ends a process which was told to stop and has saved its state.
 
     `exit_code` is 130, 143 or 75, as the module's docstring lists. If a process trains several runs in child processes
-    (`train_together`), its `exit_code` is that of one of the children.
+    (`train_together`), `exit_code` is that of one of the children, which may also have failed with another code.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:

@@ -42,12 +42,13 @@ log = logging.getLogger(__name__)
 def acquire_lock() -> tuple[dict[str, str], list[int]]:
     """Lock the results folder until this process ends; return what lets a child process share the lock.
 
-    No lock is taken if the parent process already shares its own lock, or if the file system does not support locks.
+    This process takes no lock if its parent process has locked the folder and shares that lock with this process (the
+    environment variable LOCK_VARIABLE names the lock file), or if the file system does not support locks.
 
     Returns:
-        A pair. First, environment variables for the child, always {LOCK_VARIABLE: path of the lock file}. Second, the
-        file descriptors that the child must inherit (argument `pass_fds` of `subprocess.Popen`): that of the lock file,
-        or none if the parent process shares its lock.
+        A pair. First, environment variables for the child, always {LOCK_VARIABLE: path of the lock file}; they tell the
+        child to take no lock itself. Second, the file descriptors that the child must inherit (argument `pass_fds` of
+        `subprocess.Popen`): that of the lock file, or none if the parent of this process holds the lock.
 
     Raises:
         BusyError: another process holds the lock.
