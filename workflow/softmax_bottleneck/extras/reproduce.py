@@ -383,16 +383,17 @@ def _to_group(group: int, number: int) -> bool:
 def _problem(
     code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: progress.Say
 ) -> UnfinishedError | None:
-    """Return an error that tells why Snakemake did not finish; None if all steps finished.
+    """Return an error that tells why Snakemake did not finish; None if it finished with exit code 0.
 
-    The error names the signal that stopped the study or, without a signal, the failed step that matters most. If
-    neither is known, the last TAIL lines of Snakemake's log are printed.
+    The error names the signal that this process received or else the first failed step in the order of
+    `workflow.failures`. If a signal killed Snakemake itself, it is named instead, unless a step failed with an error
+    other than "try again". If neither a signal nor a failed step is known, the last TAIL lines of `log` are printed.
 
     Args:
         code: exit code of Snakemake; negative if a signal killed it.
         stopped_by: signals that this process received.
-        ends: log to which the steps write when they begin and end.
-        log: Snakemake's own log.
+        ends: file with a line for each beginning and end of a step.
+        log: file with all that Snakemake and its steps printed.
         say: prints one line.
     """
     if stopped_by:

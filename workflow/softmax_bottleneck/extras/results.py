@@ -32,10 +32,10 @@ def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -
 
 
 def write_report(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the report of a study to `report` in the study's folder, or to the folder of `--out`.
+    """Write the report of a study, index.html, to results/<study>/report or to the folder that `--out` names.
 
     Raises:
-        IncompleteError: no planned run has results. The report is written nevertheless.
+        IncompleteError: none of the planned runs has results. The report is written before the error is raised.
     """
     folder = study.store.study_folder(study.name)
     say(f"wrote {report.report(folder, out=options.out)}")
@@ -84,12 +84,16 @@ def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) 
 
 
 def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print the number `options.number` (`<corpus>/<model>/<metric>`) with its definition, seeds, files and hashes."""
+    """Print how a number of the report was measured; `options.number` names it as `<corpus>/<model>/<metric>`.
+
+    Printed are the definition of the metric, mean and standard deviation, and for each run the seed, the value, and
+    the result file with its sha256.
+    """
     print("\n".join(render.lookup(study, _records(study), options.number)))
 
 
 def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
-    """Print two or more finished studies side by side; with `--out`, also write compare.csv to this folder.
+    """Print two or more finished studies side by side; `--out` names a folder to write compare.csv to, too.
 
     Each entry of `options.studies` is the name of a study or archive, or a results folder.
     """
@@ -116,7 +120,8 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
 def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Delete damaged and outdated results of a study and everything made from them; print what was deleted.
 
-    A file that belongs to another run or study is also deleted.
+    A file in the folder of this study or of one of its runs is deleted, too, if it was written for another run or
+    study.
     """
     acquire_lock()
     found, removed = verify.repair(study)

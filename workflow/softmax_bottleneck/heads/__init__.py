@@ -70,10 +70,11 @@ def _attribute(head: Declaration) -> str:
 
 
 def _library_class(attribute: str, name: str) -> type[Head]:
-    """Return a new class named ``attribute`` for the head ``name``; its instances are complete heads.
+    """Return a new subclass of Head, named ``attribute``, for the head ``name``.
 
-    The base class is the class in the head's file or, if that class is only a pointwise function, PointwiseHead. The
-    constructor takes sizes and options as keywords and checks them. ``help(...)`` shows the options' defaults.
+    It is derived from the class in the head's file. If that class is only a pointwise function, the new class is
+    derived from PointwiseHead and applies the function. The constructor takes sizes and options as keywords and checks
+    them. ``help(...)`` shows the options' defaults.
     """
     from softmax_bottleneck.heads.base import PointwiseHead
 

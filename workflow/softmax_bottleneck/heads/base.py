@@ -1,7 +1,7 @@
 """The base classes of output heads, which have a decoder matrix, a loss, and log-probabilities.
 
-Shapes: N = T x B tokens (T time steps of B sequences), D context width, E embedding width, K components of a mixture,
-V vocabulary.
+Shapes: N = T x B tokens (T time steps of B sequences), D width of the hidden states, E embedding width,
+K components of a mixture, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ DECODER_RANGE = 0.1
 
 
 class Head(nn.Module):
-    """The base class of output heads, which turn contexts into losses and log-probabilities over V words.
+    """The base class of output heads, which turn hidden states into losses and log-probabilities over V words.
 
-    ``decoder.weight`` [V, E] can be tied to the word vectors of the body. A subclass defines ``losses`` and
-    ``log_probs``; CONTRIBUTING.md says how to add a head.
+    The constructor's ``vocabulary_size`` is V, ``context_size`` is D, and ``embedding_size`` is E. ``decoder.weight``
+    [V, E] can be tied to the word vectors of the body. A subclass defines ``losses`` and ``log_probs``; CONTRIBUTING.md
+    says how to add a head.
     """
 
     pointwise: Pointwise
     rows_per_token = 1
-    """Rows of logits that one token needs: the components of a mixture."""
-    # A context is the input of the body's last layer (`lower_size` numbers) followed by the output of that layer. Most
-    # heads read the output alone: `lower_size` is 0.
+    """Rows of V numbers that the loss stores per token, such as one per component of a mixture; sets the chunk size."""
+    # The hidden state h of most heads is the output of the body's last layer. For a head with `lower_size` > 0, h is
+    # the input of that layer (`lower_size` numbers) followed by the output.
     lower_size = 0
-    """Width of what a context begins with before the body's last layer: what that layer read."""
+    """Width of that part of the hidden state h that is the input of the body's last layer; 0: h has no such part."""
 
     def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int) -> None:
         super().__init__()
@@ -109,7 +110,9 @@ class Head(nn.Module):
         return False
 
     def contexts(self, h: Tensor) -> Tensor:
-        """Return the vectors c [N, E] with logits c W^T + b (decoder W and b), for ``h`` [N, D] or [T, B, D].
+        """Return the context vectors c [N, E], from which the decoder computes the logits c W^T + b.
+
+        ``h`` are the hidden states [N, D] or [T, B, D]; W and b are the weight and bias of the decoder.
 
         Raises:
             UserError: the head is not log-linear: its log-probabilities are not c W^T + b - logZ.

@@ -1,10 +1,11 @@
-"""The base class of heads that combine several rows of logits and therefore cannot use the fused loss `row_nll`.
+"""The base class of heads that cannot use the fused loss `row_nll`, such as Mixtape.
 
-The loss is computed in chunks of tokens, so that arrays [N, V] and [N, K, V] never exist as a whole. The backward pass
-recomputes each chunk (checkpointing, Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost"). These heads
-are therefore slower than those with the fused loss. They offer no choice of backends for matrix products.
+The fused loss needs rows of logits that each come from one vector of the token. In these heads, several vectors
+contribute to one row. Their loss is computed in chunks of tokens, so that arrays [N, V] and [N, K, V] never exist as a
+whole. The backward pass recomputes each chunk (checkpointing, Chen et al. 2016, "Training Deep Nets with Sublinear
+Memory Cost"), which makes these heads slower. They offer no choice of backends for matrix products.
 
-Shapes: N = T x B tokens, n tokens of a chunk, D context width, K components, V vocabulary.
+Shapes: N = T x B tokens, n tokens of a chunk, D width of the hidden states, K components, V vocabulary.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class ChunkedHead(Head):
         """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; every subclass overrides this.
 
         ``h_ND`` are the hidden states. The first dimension of each returned tensor has length N. For example,
-        the head ``MultiFacet`` returns the log mixture weights [N, K] and F vectors of width E per token, [N, F, E].
+        the head ``MultiFacet`` returns two tensors: the log mixture weights [N, K], and the vectors that the decoder
+        turns into logits, several per token.
         """
         raise NotImplementedError
 

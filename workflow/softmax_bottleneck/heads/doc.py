@@ -4,10 +4,10 @@ Takase, Suzuki and Nagata 2018, "Direct Output Connection for a High-Rank Langua
 
     P = sum_k prior_k softmax(W latent_k + b),   latent_k = dropout(tanh(U_k h_k + a_k)),   prior = softmax(M h_last)
 
-where W holds the word vectors, and b, U_k, a_k and M are trained, too. For most components k, h_k is h_last, the hidden
-state of the last layer. For the others, h_k is the hidden state of the layer below (15 and 5 components in the
-published models). The input h of the head is the concatenation of both states, the lower layer's first. The paper's
-penalty on unequal weights (0.001 times their squared coefficient of variation) is left out.
+where W holds the word vectors, and b, U_k, a_k and M are trained, too. The first components (15 in the published
+models) read h_k = h_last, the hidden state of the last layer. The others (5) read the hidden state of the layer below.
+The input h of the head is the concatenation of both states, the lower layer's first. The paper's penalty on unequal
+mixture weights prior_k (0.001 times their squared coefficient of variation) is left out.
 Numerical stability: as in ``heads/mos.py``.
 
 Shapes: N = T x B tokens, T time steps, B sequences, D width of h, K components, E width of the word vectors.
