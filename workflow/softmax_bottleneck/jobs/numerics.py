@@ -14,7 +14,7 @@ from softmax_bottleneck.jobs.out_of_memory import keep_freed
 
 
 class Settings(Protocol):
-    """The numerical settings of a run or of a unit of fits, whose classes `Run` and `Unit` have these attributes."""
+    """The settings that `numerics` applies; a `Run` (one training) and a `Unit` (of fits) have both as attributes."""
 
     @property
     def threads(self) -> int:

@@ -1,8 +1,8 @@
-"""The records of finished runs: two equal files, so that a run is not repeated if one of them is lost.
+"""The record of a finished run or other job: a JSON file with its results and provenance, kept in two equal copies.
 
-One copy is the output of the run's Snakemake rule (`done.json` or `dynamic.json`), called the result. Snakemake deletes
+One copy, called the result, is the output of the job's Snakemake rule: `done.json` or `dynamic.json`. Snakemake deletes
 the result before a job and after a failed job. The other copy, `outcome.json`, is unknown to Snakemake and therefore
-never deleted. The result is restored from this copy.
+never deleted. The result is restored from this copy, so that the computation is not repeated.
 """
 
 import os

@@ -1,15 +1,16 @@
 """Resumable work: kills, signals, time limits, full disks and lack of memory do not change the result.
 
-Training, dynamic evaluation and fits consist of small steps, such as one update of the weights. A lease lets only one
-process at a time work in a folder. The process saves its state every five minutes (`Options.save_interval_s`), and
-before it stops at a signal or a time limit. The next call resumes from the last saved state. After SIGTERM or a time
-limit, no work is lost. After SIGKILL or a crash, the work since the last save is repeated, usually less than five
-minutes of it. On a CPU, the result has the same bits however often the work was interrupted, provided that the number
-of threads, the instruction set and the version of PyTorch stay the same.
+Training, dynamic evaluation and fits call `run_to_end` with two things: a `Job`, which describes the work, and a
+function that makes a `Work`, which does it in small steps. In this module, "step" means such a small step, for example
+one update of the weights. A lease lets only one process at a time work in a folder. The process saves its state every
+five minutes (`Options.save_interval_s`), and before it stops at a signal or a time limit. The next call resumes from
+the last saved state. After SIGTERM or a time limit, no work is lost. After SIGKILL or a crash, the work since the last
+save is repeated, usually less than five minutes of it. On a CPU, the result has the same bits however often the work
+was interrupted, provided that the number of threads, the instruction set and the version of PyTorch stay the same.
 
-A folder has two files with resume states, written in turn and verified on reading, so that a kill at any moment leaves
-one of them intact. States and records that cannot be verified, or that belong to another run, are never overwritten
-silently.
+A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. A
+state is verified when it is read. If states or a record belong to another run, or if they are damaged and none is left
+to continue from, an error is raised and nothing is overwritten.
 """
 
 import logging
@@ -35,7 +36,7 @@ STATE_FILES = ("resume-a.pt", "resume-b.pt")
 
 log = logging.getLogger(__name__)
 
-# The record, {name of an input: sha256}, and further entries of the record's provenance.
+# The tuple (record, parents, extras) that `Work.outcome` returns.
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
 
@@ -47,14 +48,14 @@ class Job:
         name: name in messages and progress lines.
         folder: folder of the resume states and records; created if missing.
         result: file name of the record written at the end, `done.json` or `dynamic.json`.
-        ids: {name: id}, such as the run_id, stored in the provenance of the record. A record with other ids belongs to
-            another job.
-        identity: flat mapping of the facts that determine the result, such as settings and seed. It is stored in the
-            resume states; a state with another identity belongs to another job.
+        ids: {name: id}, such as the run_id, stored in the provenance of the record. If the record that is found in the
+            folder has other ids, it belongs to another job.
+        identity: flat mapping of the facts that determine the result, such as settings and seed, stored in the resume
+            states. If a state that is found has another identity, it belongs to another job.
         device: device of the computation.
         numerics: context manager that is entered during the work and sets threads and determinism.
-        owned: folder that the lease protects (None: `folder`). Jobs that also write to a common folder give that common
-            folder, so that only one of them works at a time.
+        owned: folder that the lease protects (None: `folder`). For jobs that write to a folder shared with other jobs,
+            it is the shared folder, so that only one of these jobs works at a time.
         files: other output files, which are removed when the work starts over (`Options.restart`).
         is_whole: function that checks the other output files of a finished job, given the job's record. It returns
             False if the work must be done again. If it raises an error, nothing is computed, and the caller of
@@ -133,22 +134,25 @@ class Work(Protocol):
         """Return everything that the remaining steps depend on, as tensors, numbers and text."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the work from a dict that the method `state` returned; its tensors are on the job's device."""
+        """Restore the work from a dict that the method `state` returned; the caller puts its tensors on the device."""
 
     def progress(self, wall_s: float) -> tuple[float, str]:
-        """Return the finished share of the work (0 to 1) and a line of progress, after `wall_s` seconds of work."""
+        """Return the finished share of the work (0 to 1), and a text about its progress, such as `update 3 of 100`.
+
+        `wall_s` is the wall time of all sessions so far in seconds, for a text that states the speed.
+        """
 
     def outcome(self, session: "Session") -> Outcome:
-        """Write the output files of the finished work, and return what belongs in its record.
+        """Write the remaining output files of the finished work, and return what belongs in its record.
 
-        The record is a JSON file, such as done.json; the caller writes it last, as the sign that the work has finished.
-
-        `session` gives the wall time so far. If writing takes long, call `session.lease.beat()` now and then to keep
-        the lease.
+        The caller adds the provenance and writes the record last, as the sign that the work has finished. The record is
+        a JSON file, such as done.json. `session.wall_s()` returns the wall time so far. If writing takes long, call
+        `session.lease.beat()` now and then to keep the lease.
 
         Returns:
-            A tuple of three dicts: the content of the record without provenance, the provenance's {name of an input:
-            sha256}, and further entries of the provenance.
+            record: content of the record, without provenance.
+            parents: {name: sha256} of the inputs and of some output files, for the provenance.
+            extras: further entries of the provenance.
         """
 
 
@@ -225,9 +229,9 @@ class Checkpointer:
 def _read_state(path: Path) -> dict[str, Any] | str:
     """Return the state stored in a file, or the reason why the file cannot be used.
 
-    The hash of a state is in a second file. `artefacts.write_with` renames the new state and then the new hash file. A
-    process that is killed in between leaves a state without a hash. Therefore every state has a second check: the CRC
-    checksums in its zip archive. They are verified here, because `torch.load` does not verify them.
+    A state's hash is in a second file and must match the state. A process that is killed while it writes can leave a
+    state without this file (see `artefacts.write_with`). Such a state is used if the CRC checksums in its zip
+    archive match. These are verified here, because `torch.load` does not verify them.
     """
     if artefacts.sidecar(path).exists() and not artefacts.is_sound(path):
         return "its hash does not match"
@@ -328,21 +332,21 @@ def _finished(job: Job) -> dict[str, Any] | None:
 class Session:
     """The work that one process does on a job, until the job is finished or the process stops.
 
-    The constructor takes the attributes from `job` to `checkpointer`, in this order, and loads the resume state of the
-    previous session, if there is one. This state sets the last three attributes.
+    The constructor takes the first six attributes, in the order below. If there is a resume state of the previous
+    session, the constructor loads it into `work` and sets the last three attributes from it.
 
     Attributes:
         job, options: the description of the job, and the options of this call.
         work: the job's work, passed in its initial state.
         lease: the lock that makes this process the job's only owner.
-        stop: the requests to stop that this process has received.
+        stop: the conditions under which this process must stop: a signal, the time limit, or the workflow's end.
         checkpointer: reads and writes the resume states.
         steps: number of steps done in this and earlier sessions.
         before_s: wall time of all earlier sessions in seconds. Of each session, only the time until its last save
             counts.
-        history: one dict per session, in order. Its keys are `from_step` (the session's first step), `device` (model of
-            the GPU, or `cpu` and its instruction set, as in `cpu AVX2`), `threads` (number of CPU threads) and, only
-            under SLURM, `job` (number of the SLURM job).
+        history: one dict per session, this one last. Its keys are `from_step` (the session's first step), `device`
+            (model of the GPU, or `cpu` and its instruction set, as in `cpu AVX2`), `threads` (number of CPU threads)
+            and, only under SLURM, `job` (number of the SLURM job).
     """
 
     job: Job
@@ -431,16 +435,13 @@ class Session:
         self.saved = time.monotonic()
 
     def finish(self) -> dict[str, Any]:
-        """Write the output files and the outcome of the work, then remove the resume states.
+        """Write the output files and the record of the finished work, remove the resume states, and return the record.
 
-        The outcome is what `work.outcome` returns, with its provenance. It is written twice: to outcome.json, then to
-        the file `job.result`.
-
-        Returns:
-            The content of both files.
+        `work.outcome` writes the output files and returns the content of the record. This method adds the provenance,
+        and writes the record to two equal files: outcome.json, then `job.result`.
 
         Raises:
-            BusyError: another process has taken the lease over.
+            BusyError: another process has taken the lease over; then no record is written.
         """
         self.lease.check()
         facts, parents, extras = self.work.outcome(self)

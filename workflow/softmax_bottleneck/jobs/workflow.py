@@ -1,11 +1,11 @@
-"""Two links between the workflow and its steps: an environment variable, and a log file.
+"""Two links between the workflow and its steps: the id of the workflow process, and a log of the steps.
 
-The environment variable tells a step which process is its workflow process: Snakemake, or a job that starts several
-runs. A resumable step stops when this process has ended (see `interrupt`).
+The workflow process of a step is Snakemake, or a job that trains several runs in child processes. An environment
+variable names this process. A resumable step stops when its workflow process has ended (see `interrupt`).
 
-Snakemake reports neither the progress of steps nor why a step failed. Therefore every step appends one line to the log
-when it begins and one line when it ends. A step that has no second line is running, or was killed. The command
-`reproduce` reads the log.
+Snakemake reports neither the progress of steps nor why a step failed. Therefore the command `reproduce` names a log
+file in a second environment variable, and reads this file. Every step appends one line to it when it begins and one
+line when it ends. A step that has no second line is running, or was killed.
 """
 
 import json
@@ -28,7 +28,7 @@ KILLED = "was killed (the system does this if memory runs out)"
 
 
 def export_workflow() -> None:
-    """Declare this process the workflow process of all child processes started later, by an environment variable."""
+    """Set the environment variable that names this process as the workflow process of child processes started later."""
     process = Process.of(os.getpid())
     os.environ[PROCESS_VARIABLE] = f"{process.pid} {process.started}"
 
