@@ -75,8 +75,8 @@ class Attempt:
     def failure(self) -> tuple[int, str]:
         """The exit code and the message of a failed attempt, such as (2, "train ptb/mos/1-0a1b: ...").
 
-        The exit code is 75 ("try again") if the step was killed, or ended with a code other than 1, 2, 3, 10, 74 and 75
-        (the codes in FIRST).
+        The exit code is the step's own if it is one of the workflow's codes for errors (1, 2, 3, 10, 74 and 75, the
+        constant FIRST). Otherwise, for example if the step was killed and has no code, it is 75 ("try again").
         """
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
@@ -119,8 +119,8 @@ def failures(path: Path) -> list[tuple[int, str]]:
     """Return (exit code, message) of each failed step in the log file `path`, such as (2, "train ptb/mos/1-0a1b: ...").
 
     A step has failed for a subject if the last attempt failed. Errors that need a correction come first, and errors
-    that another attempt may solve come last (FIRST has the order of exit codes). A step without a logged end counts as
-    killed. Therefore call this function only after all steps have ended.
+    that another attempt may solve come last (the constant FIRST has the order of exit codes). A step without a logged
+    end counts as killed. Therefore call this function only after all steps have ended.
     """
     found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
     return sorted(found, key=lambda failure: FIRST.index(failure[0]))

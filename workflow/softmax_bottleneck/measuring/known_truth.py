@@ -1,7 +1,11 @@
 """The known true distribution of a synthetic text: its perplexities and ranks, and a model's distance from it.
 
-Suffixes: T tokens or predicted words of a text, N some of the predicted words, C contexts of the language, V words. The
-true logits are a product [C, R] [R, V] plus a constant per word, with R the inner dimension.
+In a synthetic language, the true distribution of the next word depends only on the topic and the previous word. The
+language therefore has finitely many contexts: C pairs (topic, previous word), with an index from 0 to C - 1. The true
+logits are a product [C, R] [R, V] plus a constant per word.
+
+Suffixes: T tokens of a text, or its predicted words (all tokens but the first), N some of the predicted words, C
+contexts of the language, R inner dimension of the logits, V words.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ class TextLaw:
 
     @property
     def states_T(self) -> NDArray[np.integer[Any]]:
-        """The index of the context in which each predicted word of the test text (all tokens but the first) occurs."""
+        """The index [T] of the context, from 0 to C - 1, of each word of the test text except the first."""
         return self.truth.states["test"][1:]
 
     def kl_nats(self, log_q_NV: NDArray[np.float32], start: int) -> NDArray[np.float64]:
@@ -61,7 +65,8 @@ class TextLaw:
               expected perplexity there.
             * excess_ppl: entropy_ppl * exp(kl_truth_nats) - entropy_ppl, the perplexity that the model's KL adds.
             * entropy_rate_ppl: exponential of the language's entropy rate, the lowest perplexity on an infinite text.
-            * rank_truth: rank of log P* over all contexts of the language.
+            * rank_truth: exact rank of log P* over all contexts that can occur in the language. The ranks in `own` are
+              over the contexts of the test text.
         """
         kl = float(kl_T.mean())
         bound = float(np.exp(self.truth.entropy_C[self.states_T].mean()))

@@ -49,8 +49,9 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
         study: the study.
         path: path of the run, such as `ptb/mos/141-<run_id>`.
         say: prints a line of progress.
-        only: the name of a step (`evaluate`, `spectrum` or `wordsim`) to do just this step, even if its files are up to
-            date. measured.json is then rewritten only if it exists. By default all steps that are out of date are done.
+        only: by default, all steps that are out of date are done. The name of a step (`evaluate`, `spectrum` or
+            `wordsim`) does just this step, even if its files are up to date. If measured.json does not exist, it is
+            then not written, because the other steps may be missing.
 
     Raises:
         DataError: a file that a step reads is missing or damaged.
@@ -68,9 +69,10 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
 def measure_after_training(study: Study, path: str, say: Say) -> None:
     """Do the steps of `measure` for a run in the process that has just trained it, without writing measured.json.
 
-    The step `measure` later does what is missing and writes measured.json. This function skips a step if one of its
+    `measure` later does the steps that are missing and writes measured.json. This function skips a step if one of its
     input files is missing or if its results are up to date. If a step fails or a signal arrives, `say` prints the
-    reason, and the function returns. In a process with a time limit it does nothing, because no step can be resumed.
+    reason, and the function returns. If the process has a time limit (see `time_limit`), the function does nothing: the
+    limit could stop a step, and no step can be resumed.
     """
     if time_limit(study.max_wall, study.time_margin).seconds is not None:
         return
@@ -149,11 +151,12 @@ def is_fresh(study: Study, run: Run, folder: Path, step: str) -> bool:
 
 
 def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
-    """Return the facts, besides the input files, that determine the numbers of a step of a run.
+    """Return what determines a step's numbers for a run besides the input files: the code and a setting.
 
-    The dict has the keys `step` (the name), `code` (the fingerprint) and `setting`, a setting of the run's dataset. For
-    `spectrum` this is `rank_contexts`, the number of contexts; for `wordsim` it is `wordsim`, the name of the
-    benchmarks; for `evaluate` it is the name of the file with published contexts. It is None if not set.
+    The dict has the keys `step` (the name), `code` (the fingerprint) and `setting`. `setting` is the value of a key of
+    the run's dataset: `rank_contexts` for `spectrum` (a number of contexts), `wordsim` for `wordsim` (the dataset
+    with the benchmarks) and `contexts` for `evaluate` (a file name, see `contexts_file`). `setting` is None
+    if the key is not set.
     """
     dataset = load_dataset(run.dataset, study.file.resolve().parent)
     setting = {
@@ -178,9 +181,10 @@ def contexts_file(study: Study, name: str) -> str | None:
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
     """Return {name: path} of the files whose hashes decide whether the results of a step are up to date.
 
-    These are measure.json for the step `spectrum`, done.json for `evaluate`, and done.json and the files of the
-    benchmarks for `wordsim`. Other files need no entry: done.json, for example, holds the hash of the weights. The
-    hashes are stored by these names in the provenance of the result.
+    These are done.json for the step `evaluate`, done.json and the files of the benchmarks for `wordsim`, and
+    measure.json for `spectrum`. The weights and hidden.npz need no entry, because listed files hold their hashes:
+    done.json has the hash of the weights, and measure.json has the hashes of done.json and hidden.npz. The provenance
+    of the result stores the hashes of the listed files by these names.
     """
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}

@@ -91,7 +91,8 @@ def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SP
     """Yield the log-probabilities of hidden states [T, D] in float32, in chunks [N, V].
 
     The head must be in evaluation mode. `chunk_bytes` is {device type ("cpu" or "cuda"): largest size of a chunk in
-    bytes}. Every chunk but the last has at least 64 rows, even if these exceed the size.
+    bytes}. A chunk has as many rows as this size allows, rounded down to a multiple of 64, but at least 64. The last
+    chunk has the remaining rows.
     """
     for chunk_ND in hidden_TD.split(_rows_at_once(head, chunk_bytes)):
         yield head.log_probs(chunk_ND)
@@ -191,11 +192,12 @@ def _refuse_unnormalised(log_p_NV: Tensor, tolerance: float) -> None:
 
 @torch.no_grad()
 def losses(model: LanguageModel, ids_T: NDArray[np.int32], streams: int, bptt: int) -> NDArray[np.float64]:
-    """Return the losses in nats of all tokens of a text except the first token of each of its parallel streams.
+    """Return the losses in nats of the predicted tokens of a text, which is read in parallel streams.
 
-    The array has one axis: first the losses of the second tokens of all streams, then those of the third tokens, and so
+    `streams` is the number B of streams, and `bptt` the number of time steps per segment of a transformer. Each stream
+    has L = T // B tokens (tokens left over at the end are dropped), and its first token is not predicted. The array has
+    the shape [(L - 1) B]: first the losses of the second tokens of all streams, then those of the third tokens, and so
     on. The head's fused loss is used, so that the log-probabilities of the whole text are never in memory at once.
-    `streams` is the number of parallel streams, and `bptt` the number of time steps per segment of a transformer.
     """
     segments = body_segments(model, ids_T, streams, bptt)
     found = [model.head.nll(hidden_TBD, targets_TB.flatten()).double() for hidden_TBD, targets_TB in segments]
