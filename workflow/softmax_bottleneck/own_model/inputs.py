@@ -132,7 +132,7 @@ class Shard:
         member: the array's name inside an .npz or .safetensors file, else "".
         shape: shape of the stored array.
         dtype: float16, bfloat16, float32 or float64.
-        start: byte offset of the first number in a .safetensors file.
+        start: byte offset of the first number in a .safetensors file; 0 for other files, where it is not used.
     """
 
     path: Path

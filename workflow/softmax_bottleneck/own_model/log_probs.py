@@ -48,11 +48,12 @@ class Bound:
 
     Attributes:
         limit: the bound, D + 2.
-        where: text with the size of the submatrix and the method.
-        rank: Press rank of the submatrix (`ranks.press_rank`).
+        where: text for messages, with the submatrix's size and the method that computed its rank.
+        rank: Press rank of the submatrix, which counts singular values above a tolerance (`ranks.press_rank`).
         holds: True if `rank` does not exceed `limit`.
-        cliff: (k, ratio): the position k, usually D, of the largest ratio sigma_k / sigma_(k+1), and this ratio. The
-            singular values sigma are those of the submatrix centred by rows and columns (`ranks.spectral_cliff`).
+        cliff: (k, ratio): the position k of the largest ratio sigma_k / sigma_(k+1), and this ratio. Here, sigma are
+            the singular values of the submatrix centred by rows and columns (`ranks.spectral_cliff`). The centring
+            removes log Z and the bias, which leaves rank D at most, so k is usually D.
     """
 
     limit: int

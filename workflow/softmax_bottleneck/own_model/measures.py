@@ -1,7 +1,8 @@
-"""Measures of an output layer besides its rank: centred ranks, saturation, unargmaxable words, preserved gradient.
+"""Measures of an output layer besides its rank: centred ranks, saturation, unargmaxable words, gradient share.
 
-Unargmaxable words are never the most probable word, whatever the hidden state. For a softmax layer all measures are
-computed from its hidden states and weights. For other inputs, only some measures or none are computed (see `measure`).
+Saturation is explained in the class `Saturation`, the gradient share in the module `ranks.gradients`. Unargmaxable
+words are never the most probable word, whatever the hidden state. For a softmax layer, all measures are computed from
+its hidden states and weights. For other inputs, only some measures or none are computed (see `measure`).
 
 Suffixes: N contexts, V words, D width, R rows of a block.
 """
@@ -30,7 +31,7 @@ class Saturation:
 
     Attributes:
         entropy: entropy of the distribution that the singular values form when divided by their sum, as a fraction of
-            its maximum ln D; 1 if all singular values are equal.
+            its maximum ln(min(N, D)), where N x D is the matrix's size; 1 if all singular values are equal.
         anisotropy: mean cosine of the angle between two different rows.
     """
 
@@ -42,7 +43,7 @@ class Saturation:
 class Measures:
     """The measures of an output layer.
 
-    A measure that was not computed is None. Only `centred` and `spectra` are then {} instead.
+    A measure that was not computed is None, or {} in the case of `centred` and `spectra`.
 
     Attributes:
         centred: ranks of the log-probability matrix after centring. The key "rows" stands for centring by rows, the key
@@ -51,8 +52,8 @@ class Measures:
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
         words: counts of the words that can be the most probable word, and ids of the unargmaxable words.
-        gradient: the share of the loss gradient (with respect to the logits) that the output matrix passes on to the
-            hidden states, by four definitions.
+        gradient: the gradient share, which is how much of the loss gradient with respect to the logits reaches the
+            body. A `GradientShare` has one number for each of four definitions.
     """
 
     centred: dict[str, ranks.RankReport] = field(default_factory=dict)
@@ -71,7 +72,7 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
     * An output matrix alone allows its saturation and the unargmaxable words.
     * Hidden states with an output layer allow all measures, but centred ranks only for a softmax head.
 
-    Two measures also depend on `request`. The preserved gradient needs `targets`, a file of next words. Unargmaxable
+    Two measures also depend on `request`. The gradient share needs `targets`, a file of next words. Unargmaxable
     words are searched for at most `seconds` seconds, and not at all if `seconds` is 0.
 
     Args:
@@ -104,9 +105,9 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
 
 
 def _saturation(rows_ND: Floats) -> Saturation | None:
-    """Return the normalised entropy of a matrix's singular values and its anisotropy, after removing zero rows.
+    """Return the saturation of a matrix: the entropy of its singular values and the mean cosine between its rows.
 
-    The result is None if fewer than two rows or columns remain.
+    Rows of zeros have no direction and are removed first. The result is None if fewer than two rows or columns remain.
     """
     if not rows_ND.any(1).all():
         rows_ND = rows_ND[np.einsum("nd,nd->n", rows_ND, rows_ND) > 0]

@@ -167,7 +167,8 @@ def to_json(result: Result) -> dict[str, Any]:
     columns), width (of a hidden state, or None), metrics ({name: rank}), bound (check of rank <= width + 2, or None),
     notes, memory_estimate_bytes and wall_s. Further keys are the facts about the ranks, such as tolerance and
     noise_floor (see `RankReport.to_json`), and the measures: centred, saturation (a dict with the keys weight and
-    hidden), words_that_win and gradient_share. A measure that was not computed is None, except that centred is {}.
+    hidden), words_that_win and gradient_share. A measure that was not computed is None. There are two exceptions:
+    centred is then {}, and saturation always has both keys, each with the value None if it was not computed.
     """
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     measured = result.measures

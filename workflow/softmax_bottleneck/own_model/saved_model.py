@@ -1,9 +1,10 @@
 """Export of the output layer and its inputs from a language model in a Hugging Face folder or a GGUF file.
 
-The hidden states are recorded by a hook on the output matrix, so that the final normalisation, tied weights and
-projections of any architecture are included. The rule by which the model computes its logits is inferred and checked
-against the model's own logits. Three rules are supported: W h + b, a constant times W h + b, and W h + b with a soft
-cap. Any other rule raises an error. Nothing is downloaded or unpickled, and no code from a model folder is executed.
+The hidden states are the inputs of the output matrix, which a hook records. The model's own code computes them, so the
+final normalisation and projections of any architecture are already applied. The rule by which the model computes its
+logits from them is inferred and checked against the model's own logits. Three rules are supported: W h + b, a constant
+times W h + b, and W h + b with a soft cap. Any other rule raises an error. Nothing is downloaded or unpickled, and no
+code from a model folder is executed.
 
 Suffixes: B rows of tokens, T tokens of a window, R a selection of positions, V words, D width.
 """
@@ -43,10 +44,11 @@ class Export(NamedTuple):
     """The arrays to analyse, with the facts about the model from which they were exported.
 
     Attributes:
-        request: the options of the command, with the exported arrays in place of the model and its text.
+        request: the options of the command, with the files of the exported arrays in place of `model` and `text`.
         notes: remarks on the export, such as the perplexity on the text.
-        tokens: list of tokens, in which a token's index is its id. The list is empty if the user gave arrays, so that
-            nothing was exported.
+        tokens: list of tokens, in which a token's index is its id.
+
+    If the user gave arrays, nothing is exported: `request` is unchanged, and `notes` and `tokens` are empty.
     """
 
     request: Request
@@ -98,7 +100,7 @@ class OpenModel:
         torch: the module torch, which is imported only when a model is loaded.
         model: the transformers model, in float32.
         tokenizer: its tokenizer, an object of the library `tokenizers`.
-        layer: output matrix, as a module with a `weight`.
+        layer: the model's output layer, a torch module whose `weight` is the output matrix.
         words: number of rows of the output matrix that belong to a token; all further rows are padding.
         window: number of tokens that are given to the model at once: the model's limit, and at most WINDOW.
         cap: bound of the soft cap on the logits in the model's configuration (None: no cap).
@@ -130,11 +132,12 @@ class OpenModel:
 
 # --- the output layer with hidden states of a text ------------------------------------------------------------------
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
-    """Run a model on a text; write the output layer, hidden states and next tokens to `folder`; return the export.
+    """Run a model on a text, write the arrays for an analysis to `folder`, and return an `Export` that names the files.
 
-    An existing folder is deleted first. The text is split into windows:
+    An existing folder is deleted first. The model reads the text in windows of T tokens. The written files are:
         hidden-<number>.npy   hidden states [T, D], one file per window
-        targets.npy           the id of the next token at every position of all windows; -1 at the end of a window
+        targets.npy           the id of the next token at every position of all windows, one after the other; -1 at
+                              the end of a window, and for a next token that has no row in W
         weight.npy, bias.npy  W [V, D] and b [V]; no bias.npy if the layer has no bias
 
     If the logits are a constant times W h + b, the written hidden states and bias are multiplied by this constant.
