@@ -128,10 +128,11 @@ def describe(place: Place, top: TopWords, corpus: Corpus) -> dict[str, Any]:
     Returns:
         A dict with these keys:
 
-        * group, index: the attributes of `place` with these names.
-        * context: number of the position within its group.
+        * group: how the position was chosen (see `Place`).
+        * context: number of the position within its group, from 1.
+        * index: index of the true word in the test text, from 0.
         * text: the last `place.quoted` words before the position, in one string.
-        * target: the true word, as in the test text.
+        * target: the true word, as in the test text, where it may be `<unk>`.
         * published_target: the published word; None if none was published.
         * note: a sentence for the reader if the vocabulary lacks the published word; empty otherwise.
         * top: the most probable words, a list of {"word": text, "log_prob": nats}.

@@ -44,9 +44,10 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
         * weight_entropy: entropy of the normalised singular values of the output matrix, as a share of the largest
           possible entropy.
         * hidden_anisotropy: mean cosine over all pairs of nonzero hidden states.
-        * rank_centred: effective rank at epsilon = 1e-3 of the log-probabilities, centred by rows and columns.
+        * rank_centred: smallest number of singular values with 99.9 % of the squared norm of the log-probability
+          matrix, after its rows and columns are centred (`ranks.counts.effective_rank` with epsilon = 1e-3).
         * gradient_passed: share of the squared norm of the loss gradient (with respect to the logits) that reaches the
-          body, averaged over at most 1,024 contexts (`energy_mean` in `ranks.gradients`).
+          body. It is the mean over at most 1,024 contexts, which `ranks.gradients` calls `energy_mean`.
 
     Raises:
         DataError: a number is not finite, or there are fewer than two nonzero hidden states.

@@ -50,7 +50,8 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
     Returns:
         The results of the step, whose attribute `files` is {"rank.json": ranks and their tolerances}. For a run with
-        snapshots, `files` also has "epochs_rank.json", the ranks at the snapshots. The caller writes these files.
+        snapshots, `files` also has "epochs_rank.json", the ranks and the saturation along training. The caller
+        writes these files.
 
     Raises:
         DataError: an input file is missing or damaged, or a log-probability is not finite.
@@ -76,10 +77,10 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
 
 
 def _rank_facts(found: Spectrum) -> dict[str, Any]:
-    """Return {"metrics": {name: rank}} of a spectrum and, as further keys, facts about these ranks.
+    """Return the content of rank.json for one spectrum: the ranks, and how they were computed.
 
-    The ranks are rank_press, rank_press_low, rank_press_high, and one for every epsilon, such as rank_eff_1e-3. The
-    facts are the tolerance, the sizes m and n of the matrix and the others in `RankReport.to_json`.
+    The key "metrics" has the ranks as {name: rank}; the names are listed in `RankReport.metrics`. All other keys of
+    `RankReport.to_json` follow on the same level, such as `tolerance` (of the Press rank), `m`, `n` and `method`.
     """
     report = rank_report(found)
     metrics = report.metrics()
@@ -137,10 +138,10 @@ def spectra(
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:
-    """Return a function from a number n to an n x n Gram matrix to which no rows have been added yet.
+    """Return a function that takes a number n and creates an n x n Gram matrix of zeros, to which rows can be added.
 
-    The matrix is a `Gram` on a CPU, where LAPACK computes its eigenvalues. On a GPU it is a `DeviceGram`: the GPU
-    computes the eigenvalues, and all CPU cores compute them again if a check of the result fails.
+    On a CPU the function creates a `Gram`, whose eigenvalues LAPACK computes. On a GPU it creates a `DeviceGram`, whose
+    eigenvalues the GPU computes. If the GPU fails or its result fails a check, all CPU cores compute them.
     """
     if device.type == "cpu":
         return Gram

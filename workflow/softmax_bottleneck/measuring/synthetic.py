@@ -92,7 +92,10 @@ class RankDemo:
 
     @property
     def reading(self) -> str:
-        """The settings that differ from the defaults, such as `input_scale=0.9;tanh=False`; empty if none differs."""
+        """The settings input_law, input_scale, tanh and dtype as text, such as `input_scale=0.9;tanh=False`.
+
+        Settings that have their default values are left out; the text is empty for the default reading.
+        """
         keys = ("input_law", "input_scale", "tanh", "dtype")
         usual = {field.name: field.default for field in fields(self)}
         return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
@@ -115,13 +118,17 @@ READINGS = (
 
 
 def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
-    """Return the result rows of a synthetic experiment: dicts with one number each, `value`, which `metric` names.
+    """Return the result rows of a synthetic experiment: dicts, each with one number (`value`) and its name (`metric`).
+
+    The experiment "rank-demo" measures untrained layers (`rank_demo`). The others change a trained model's matrix
+    (`ranks.robustness`): "rebuild" by rounding, "noise" and "noise-effective" by noise.
 
     Args:
-        options: options of the experiment. The option `synthetic` is "rank-demo", "rebuild", "noise" or
-            "noise-effective". For the last three (`ranks.robustness`), the option `size` is the number of contexts.
-        matrix: function that returns the rank-ten truncation of a trained model's log-probability matrix; its argument
-            is the number of contexts. If it returns None, because no run has such a matrix, there are no result rows.
+        options: options of the experiment: `synthetic`, one of these four names, and `size`, the number of contexts in
+            a trained model's matrix.
+        matrix: function from the number of contexts to the rank-ten truncation of a trained model's log-probability
+            matrix, or to None if no run has such a matrix. For None there are no result rows. The
+            experiment "rank-demo" does not call the function.
         say: prints a line of progress.
 
     Raises:
@@ -146,9 +153,10 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
 
     The metric `rank` is comparable to the published ranks: it is the Press rank of ln P, at float32's epsilon.
     `rank_numpy` uses the default tolerance of numpy.linalg.matrix_rank instead: sigma_max max(m, n) eps, with the
-    epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P instead of ln P. Within a sample
-    all layers share context vectors, word matrix and bias. A larger K keeps the components of the smaller K and adds
-    new ones. A softmax has no components, so its ranks are repeated for every K, as in the published table.
+    epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P instead of ln P; they are left out
+    if `settings.probabilities` is False. Within a sample all layers share context vectors, word matrix and bias. A
+    larger K keeps the components of the smaller K and adds new ones. A softmax has no components, so its ranks are
+    repeated for every K, as in the published table.
     """
     for draw in range(settings.draws):
         for model, components, spectra in _layers(settings, draw):
@@ -257,8 +265,9 @@ def synthetic(study: Study, say: Say) -> None:
     """Write synthetic.json: the results of a study's synthetic experiments and of its fits to known distributions.
 
     A synthetic experiment computes the ranks of untrained layers, or the ranks of a trained model's log-probability
-    matrix after noise or rounding is added. The results of fits are copied from their done.json. The file has the keys
-    `status` (always "ok"), `rows` (one dict per number) and `provenance`.
+    matrix after noise or rounding is added. The file has the keys `status` (always "ok"), `rows` and `provenance`
+    (versions, hardware and hashes of the input files). A row is a dict with one number. The rows of the experiments
+    come first, then those of all fits of the study, which are copied from the fits' done.json files.
 
     Raises:
         UserError: the option `synthetic` of an experiment has an unknown value.

@@ -190,8 +190,9 @@ def wordsim(study: Study, run: Run, _: Mapping[str, Any]) -> Computed:
 def benchmark_files(study: Study, run: Run) -> dict[str, Path]:
     """Return {label: file} of the word-similarity benchmarks of a run's dataset; empty if the dataset declares none.
 
-    The label is the name of the benchmark in tables. The YAML file of the benchmarks gives a label for each of their
-    files; a file without one is labelled with its own name. The label of a synthetic language is `known truth`.
+    The label is the name of the benchmark in tables. It comes from the benchmark dataset's YAML file, under the key
+    `label` of the benchmark file; without this key, the label is the file's name. A synthetic language may have a
+    single benchmark from its own distribution, with the label `known truth`.
     """
     named = study.datasets[run.dataset].wordsim
     if named is None:

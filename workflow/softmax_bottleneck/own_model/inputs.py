@@ -50,7 +50,8 @@ class Request:
             pattern (`part-*.npy`), or one of these with the name of an array (`model.npz::hidden`).
         weight: files with the output matrix [words, width], whole or in shards of words.
         bias: file with the output bias [words].
-        head: softmax or another head without weights of its own, with options: `gss:c=-1.5,k=2.5`.
+        head: name of a head without weights of its own (such as `softmax`, `gss` or `softcap`), and after a colon its
+            options (docs/heads.md), such as `gss:c=-1.5,k=2.5`.
         log_probs: files with log-probabilities [contexts, words], whole or in shards of contexts.
         model: Hugging Face folder or .gguf file.
         text: UTF-8 text file; every token is a context whose hidden state `model` computes.
@@ -88,7 +89,14 @@ class Request:
             raise ValueError(f"bias, head and targets belong to hidden and weight; leave them out with {sources}")
 
     def files(self) -> list[Path]:
-        """Return all files that the request reads, without duplicates."""
+        """Return the files that the options name, without duplicates; a pattern stands for all files that match it.
+
+        A `model` folder stands for its .json and .safetensors files.
+
+        Raises:
+            UserError: an array file cannot be found or used (see `find`).
+            DataError: an array file is damaged, or arrays have unequal numbers of columns (see `find`).
+        """
         if self.model:
             path = Path(self.model)
             inside = sorted(file for pattern in ("*.json", "*.safetensors") for file in path.glob(pattern))

@@ -3,7 +3,7 @@
 There are four kinds of input:
 
 * Hidden states and a softmax layer: the singular values follow from the factors H and W; ln P is never built.
-* Hidden states and a layer whose head has no weights of its own (gss, sigsoftmax, relu, sigmoid): ln P is computed
+* Hidden states and a layer whose head has no weights of its own (such as gss, softcap or sigmoid): ln P is computed
   block by block, by rows or by columns, whichever gives the smaller Gram matrix.
 * Log-probabilities: ln P is read shard by shard. If it has fewer rows than columns, it is held in memory as a whole.
 * An output matrix W without hidden states: W takes the place of ln P, and is read in the same way.
