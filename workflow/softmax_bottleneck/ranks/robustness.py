@@ -1,18 +1,19 @@
 """Response of the Press rank and the effective rank to rounding and noise (Parthiban et al. 2021, SM section 5).
 
-Both experiments start from a run's log-probability matrix over the first n test contexts, truncated to rank ten.
+Both computations start from a run's log-probability matrix over the first n test contexts, truncated to rank ten.
 
 * Rebuilding (SM Table 14): decompose the matrix by SVD and multiply the factors again, ten times.
 * Noise (SM Tables 15 and 16): add independent N(0, c/n^2) numbers to all entries of the n x n diagonal matrix of
   singular values, for several c.
 
 The paper's Algorithm 1 rebuilds only S, the diagonal matrix of singular values. The error of S does not grow after
-the first round, but the error in the paper's table grows in every round. The error of the whole matrix U S V^T grows in
-this way, too. Therefore both matrices are rebuilt and reported here.
+the first round, but the error in the paper's table grows in every round, like the error of the whole matrix U S V^T.
+Therefore both matrices are rebuilt and reported here.
 
-The published ranks under noise agree with the quarter-circle law (`predicted_rank`) to within 3 if three conditions
-hold, none of which the paper states: the matrix is scaled so that its largest singular value is 1, c/n^2 is a variance,
-and the tolerance of the Press rank is computed with float64's epsilon.
+The function `predicted_rank` predicts the Press rank under noise by the quarter-circle law. The published ranks agree
+with this prediction to within 3 if three conditions hold, none of which the paper states: the matrix is scaled so that
+its largest singular value is 1, c/n^2 is a variance, and the tolerance of the Press rank is computed with float64's
+epsilon.
 
 Suffixes: N contexts, V words, K = 10 singular values kept.
 """
@@ -91,10 +92,11 @@ def predicted_rank(c: float, size: int) -> int:
 
 
 def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield the numbers that an experiment on a truncated matrix gives, each as a result row.
+    """Yield the results of rebuilding a truncated matrix or of adding noise to it, one row per number.
 
-    A row is a dict with the keys table, model, condition, metric, value and seed. `options["synthetic"]` names the
-    experiment: "rebuild", "noise" or "noise-effective". `say` prints one line of progress.
+    A row is a dict with the keys table, model, condition, metric, value and seed. `options` are the options of an
+    experiment of the study. The option `synthetic` says what is computed: "rebuild" (SM Table 14), "noise" (SM Table
+    15) or "noise-effective" (SM Table 16). `say` prints one line of progress.
     """
     yield from EXPERIMENTS[options["synthetic"]](matrix, say)
 

@@ -20,10 +20,10 @@ from softmax_bottleneck.store.errors import DataError
 
 
 def singular_value_entropy(sigma: ArrayLike) -> float:
-    """Return the entropy, in nats, of the singular values divided by their sum.
+    """Return the entropy -sum(p ln p), in nats, where p is the singular values divided by their sum.
 
     The entropy lies between 0, for rank 1, and ln(n), if all n singular values are equal. A singular value of zero
-    adds nothing to the sum. The paper reports ln(n) minus the entropy instead (`singular_value_divergence`).
+    adds nothing to the entropy. The paper reports ln(n) minus the entropy instead (`singular_value_divergence`).
 
     Raises:
         DataError: a value is negative, nan or infinite, or all are zero.

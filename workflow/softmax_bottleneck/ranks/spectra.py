@@ -83,7 +83,7 @@ def centred_singular_values(
         centring: "none"; "rows" to subtract from every row its mean; or "both" to then subtract from every column its
             mean, too.
         progress: called once per chunk with the number of rows read so far; with "both", only in the second reading.
-        make_gram: function from the size of a Gram matrix to an empty one, on the CPU (`Gram`) or a GPU (`DeviceGram`).
+        make_gram: function that takes a size and returns a Gram matrix of zeros: a `Gram` (CPU) or `DeviceGram` (GPU).
 
     Raises:
         DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
@@ -128,7 +128,7 @@ def gram_singular_values(
         chunks: consecutive rows; the caller may reuse one buffer for all chunks.
         n_columns: n, the width of every chunk.
         progress: called once per chunk with the number of rows read so far.
-        make_gram: function from the size of a Gram matrix to an empty one, on the CPU (`Gram`) or a GPU (`DeviceGram`).
+        make_gram: function that takes a size and returns a Gram matrix of zeros: a `Gram` (CPU) or `DeviceGram` (GPU).
 
     Raises:
         DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
@@ -152,12 +152,13 @@ def nested_singular_values(
     Args:
         chunks: consecutive rows [any, n_columns], float32 or float64; the caller may reuse one buffer for all chunks.
         n_columns: width of every chunk.
-        first_rows: number of rows of the first spectrum, counted from the start of the matrix.
+        first_rows: number of rows at the start of the matrix whose singular values are returned separately, or None.
         progress: called once per chunk with the number of rows read so far.
-        make_gram: function from the size of a Gram matrix to an empty one, on the CPU (`Gram`) or a GPU (`DeviceGram`).
+        make_gram: function that takes a size and returns a Gram matrix of zeros: a `Gram` (CPU) or `DeviceGram` (GPU).
 
     Returns:
-        (first, whole). The first spectrum is None if `first_rows` is None, or not less than the number of all rows.
+        (first, whole): the spectrum of the first `first_rows` rows, and that of all rows. `first` is None if
+        `first_rows` is None, or not less than the number of all rows.
 
     Raises:
         DataError: a number is nan or infinite, there are no rows, or a chunk has a wrong shape or number type.
@@ -184,7 +185,10 @@ def nested_singular_values(
 
 
 def _cut_after(chunks: Iterable[Floats], first_rows: int | None) -> Iterator[Floats]:
-    """Yield all chunks, one of them split so that the first `first_rows` rows fill whole chunks (None: no split)."""
+    """Yield all chunks, but split the chunk that has rows on both sides of the end of the first `first_rows` rows.
+
+    If `first_rows` is None, no chunk is split.
+    """
     count = 0
     for chunk in chunks:
         inside = 0 if first_rows is None else first_rows - count
@@ -202,10 +206,10 @@ def _is_tall(n_rows: int, n_columns: int) -> bool:
 
 
 def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
-    """Return copies of the first chunks, up to the chunk with which the rows so far form a tall matrix.
+    """Return copies of chunks, read from `rows` until the rows read so far form a tall matrix.
 
     A tall matrix has more than n/2 rows for its n columns, and too many entries for an SVD. The remaining chunks can be
-    read from `rows` afterwards. If the matrix never gets tall, all chunks are returned.
+    read from `rows` afterwards. If the matrix never gets tall, copies of all chunks are returned.
     """
     held: deque[Floats] = deque()
     count = 0
@@ -260,10 +264,10 @@ def _drain(held: deque[Floats]) -> Iterator[Floats]:
 
 
 def _spectrum_of_held(matrix_mn: Floats, dtype: str, make_gram: MakeGram) -> Spectrum:
-    """Return the spectrum of a matrix M [m, n] in memory, by SVD if it has few entries, else by M M^T.
+    """Return the spectrum of a matrix M [m, n]: by SVD if M has at most DIRECT_ENTRIES entries, else from M M^T.
 
-    `make_gram(m)` returns an empty `Gram` of size m. `dtype` is the number type in which M was computed; the spectrum
-    names it if M M^T is used, because it limits the accuracy.
+    `dtype` is the number type of M, which becomes the spectrum's attribute `dtype`. `make_gram(m)` returns an m x m
+    Gram matrix of zeros.
     """
     m, n = matrix_mn.shape
     if matrix_mn.size <= DIRECT_ENTRIES:

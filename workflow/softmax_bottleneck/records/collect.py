@@ -102,7 +102,7 @@ class Reading:
 
         * table: name of the JSON file that has the number, without its ending, such as `measure`.
         * condition: the stage, a benchmark (`benchmark=<label>`), or a position in the test text
-          (`group=<name>;context=<number>`); else empty.
+          (`group=<name>;context=<number>`); else empty. A group is a choice of positions, such as `random`.
         * n: number of observations behind the value. This is the number of word pairs for a correlation, and the number
           of positions for a hit rate. It is None for a count of pairs, and 1 for every other metric.
         """
@@ -147,10 +147,10 @@ def _with_interval(
 
 # --- the study ------------------------------------------------------------------------------------------------------
 def collect(study: Study) -> Records:
-    """Return the records of all runs that an experiment of the study needs, after checking the files of these runs.
+    """Return the records of a study, which cover every run that at least one of its experiments includes.
 
-    The problems found are in the records' attribute `verification`. Nothing is written. The result depends on the files
-    alone, not on the order in which they are found.
+    The files of these runs, the corpora and the fits are checked; the records' attribute `verification` has the
+    problems found. Nothing is written. The result depends on the files alone, not on the order in which they are found.
     """
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]

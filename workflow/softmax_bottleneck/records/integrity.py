@@ -37,13 +37,13 @@ DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves 
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem with a file.
+    """A problem with a file, or with a run whose files are intact but which is not in the state `ok`.
 
     Attributes:
-        kind: `damaged`, `foreign` (of another run or study), `stale` (made from another version of an input) or
-            `missing`. If the problem is that a whole run has no numbers, kind is the run's state, such as `diverged`,
-            `failed` or `missing`.
-        file: path of the file below results/, or of the run's folder if the problem is a whole run.
+        kind: for a file, `damaged`, `foreign` (of another run or study), `stale` (made from another version of an
+            input) or `missing` (absent). For a run, its state: `diverged`, `failed` or `missing` (not trained, or its
+            perplexities or ranks are not measured).
+        file: path of the file, or of the run's folder, below results/.
         words: the problem and, if there is one, its fix, in one line.
     """
 
@@ -95,7 +95,8 @@ class RunFiles:
 
         Args:
             name: name of the file with its ending, such as `rank.json`.
-            parse: function from the file's bytes to the content. The file is damaged if an error of UNREADABLE occurs.
+            parse: function from the file's bytes to the content. If reading or parsing the file raises one of the
+                exceptions UNREADABLE, the file is damaged.
         """
         path = self.folder / name
         if not path.exists():
