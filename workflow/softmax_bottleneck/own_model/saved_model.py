@@ -197,9 +197,9 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:
     """Return the candidate rule whose logits are closest to the model's, even if they are not close.
 
-    The caller must therefore check the rule with its method `require_equal`. The candidates are W h + b, the soft cap
-    of the model's configuration applied to W h + b, and a constant times W h + b. The constant is fitted by least
-    squares.
+    The caller must therefore call the rule's method `require_equal`, which raises an error if the logits differ too
+    much. The candidates are W h + b, the soft cap of the model's configuration applied to W h + b, and a constant times
+    W h + b. The constant is fitted by least squares.
 
     Args:
         plain_RV: W h + b at a selection of positions.
@@ -215,7 +215,10 @@ def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> Outpu
 
 # --- loading --------------------------------------------------------------------------------------------------------
 def open_model(path: Path, text: str) -> OpenModel:
-    """Load a model in float32 from a folder or .gguf file; check on the beginning of `text` that the model is causal.
+    """Load a model in float32 from a folder or .gguf file, and check that it is causal.
+
+    The check runs the model on the first tokens of `text`, at most CAUSAL_TOKENS, and again with the second half of them
+    changed: the logits of the first half must stay the same. A text of fewer than two tokens is not checked.
 
     Raises:
         UserError: the model or a library is missing, the model is not causal, or it has no output matrix.

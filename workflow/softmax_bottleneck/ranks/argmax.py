@@ -12,10 +12,11 @@ For each remaining word i, a linear program in h, t and m is solved against a fe
     maximise m,   (w_i - w_j) . h + (b_i - b_j) t >= m for all rivals j,   -1 <= h <= 1,   0 <= t <= 1
 
 m is the smallest lead of word i over a rival. In the program, h has bounds, which context vectors do not have. The
-factor t of the biases compensates for the bounds: if t > 0, h / t is a context vector with the lead m / t. The optimum
-m is zero if no h makes word i beat the rivals. Words that score higher than i at the solution are added to the rivals,
-and the program is solved again, until word i beats all words or m is zero. An increasing function of the logits, such
-as a cap, changes no result.
+factor t of the biases compensates for the bounds: if t > 0, h / t is a context vector with the lead m / t. If t = 0 and
+m > 0, every positive multiple of h that is long enough makes word i beat the rivals. The optimum m is zero if no
+context vector makes word i beat the rivals. Words that score higher than i at the solution are added to the rivals, and
+the program is solved again, until word i beats all words or m is zero. An increasing function of the logits, such as a
+cap, changes no result.
 
 Suffixes: V words, D width of a word vector, R words handled at once, S rivals.
 """
@@ -58,11 +59,11 @@ class WordsThatWin:
 
 
 def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: float = 60.0) -> WordsThatWin:
-    """Return the unargmaxable words of an output layer; words not decided after `seconds` are counted as unsettled.
+    """Count the argmax-reachable words of an output layer, and list the unargmaxable ones.
 
-    The time limit is checked between blocks of words, and also limits the solver. Memory besides the weights: some
-    arrays of 16 MiB, and 24 D^2 bytes. Computation: 2 V^2 D flops for each of the two candidate directions, then one or
-    more linear programs per remaining word.
+    Words that are not decided after `seconds` are counted as unsettled. The time limit is checked between blocks of
+    words, and also limits the solver. Memory besides the weights: some arrays of 16 MiB, and 24 D^2 bytes. Computation:
+    2 V^2 D flops for each of the two candidate directions, then one or more linear programs per remaining word.
 
     Args:
         weight_VD: weights of the output layer.
@@ -94,7 +95,10 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
 
 
 def _plain(weight_VD: Floats, deadline: float) -> Float64:
-    """Return the identity matrix [D, D], which makes w_i - mean the candidate direction; `deadline` is unused."""
+    """Return the identity matrix [D, D], with which `_not_ahead` tests the candidate direction w_i - mean.
+
+    `deadline` is unused; it is an argument because `words_that_win` calls this function like `_whitening`.
+    """
     return np.eye(weight_VD.shape[1])
 
 
@@ -177,8 +181,8 @@ class _Layer:
         """Solve the linear program of `word` against `rivals` (ids of words); see the module's docstring.
 
         Returns:
-            (h, t, m): the context vector h [D], the factor t of the biases, and the smallest lead m, in scaled weights.
-            None if the solver fails or needs more than `seconds`.
+            (h, t, m): the vector h [D], the factor t of the biases and the smallest lead m at the optimum, for word
+            vectors and biases multiplied by `scale`. None if the solver fails or needs more than `seconds`.
         """
         from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
 

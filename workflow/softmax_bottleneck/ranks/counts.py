@@ -1,6 +1,9 @@
 """Ranks counted from singular values: the Press rank and effective ranks.
 
-Singular values below the noise floor are only rounding errors of the method that computed them (see `Spectrum`).
+The Press rank counts the singular values above a tolerance for rounding errors. An effective rank is the number of the
+largest singular values whose squares add up to nearly the sum of all squares. Neither leaves out singular values below
+the noise floor, which are only rounding errors of the method that computed them (see `Spectrum`). Instead,
+`RankReport.note` warns if the tolerance of the Press rank is less than ten times the noise floor.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ CLEAR_MARGIN = 10.0  # of a Gram matrix, noise shifts a singular value of ten no
 class PressRank:
     """The Press rank of an m x n matrix: the number of singular values above 0.5 sqrt(m+n+1) sigma_max eps.
 
-    The formula for this tolerance is from Press et al., Numerical Recipes, 2.6.
+    The formula for this tolerance is from Press et al., Numerical Recipes, 2.6; eps is a machine epsilon.
 
     Attributes:
         rank: the number of singular values above the tolerance.
@@ -121,11 +124,10 @@ class RankReport:
         press: the Press rank, with its tolerance.
         effective: {epsilon: effective rank at this epsilon}.
         m, n: numbers of rows and columns.
-        n_zero: number of singular values that are exactly zero by construction.
+        n_zero: number of singular values that must be exactly zero because the factors bound the rank; else 0.
         method: how the singular values were computed: by an SVD (`svd`), from a Gram matrix (`gram-of-columns`) or from
             the factors of a log-linear head (`factors`); `Spectrum` lists all names.
-        dtype: number type of the matrix, or, for the method `factors`, which never builds the matrix, of the context
-            vectors.
+        dtype: number type of the matrix. The method `factors` never builds it and gives that of the context vectors.
         noise_floor: limit below which singular values are only rounding errors.
         eps: machine epsilon in the tolerance of the Press rank.
         note: a warning about the Press rank, or "".
@@ -197,7 +199,10 @@ def rank_report(
 
 
 def _note(press: PressRank, spectrum: Spectrum) -> str:
-    """Return a warning if the Press rank is sensitive to its tolerance or the noise floor is near, or both; else ""."""
+    """Return the warnings about a Press rank, joined by "; ", or "" if there are none.
+
+    One warns of a rank that is sensitive to its tolerance, the other of a tolerance below ten times the noise floor.
+    """
     notes = []
     if press.tolerance_sensitive:
         notes.append(f"tolerance-sensitive: {press.low} to {press.high} within 1 % of the tolerance")

@@ -1,6 +1,7 @@
 """Gram matrices in float64 and their eigenvalues, on the CPU or (with checks of the eigenvalues) on a torch device.
 
-The Press tolerance is the limit above which the Press rank counts a singular value (`counts.press_rank`).
+One check uses the Press tolerance, i.e. the limit above which the Press rank counts a singular value
+(`counts.press_rank`).
 
 Suffixes: m rows and n columns of the matrix M, whose Gram matrix M^T M is n x n.
 """
@@ -98,18 +99,21 @@ class Gram:
         self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
 
     def spectrum(self, m: int, n: int, method: str, dtype: str) -> Spectrum:
-        """Return the singular values of a matrix M from its Gram matrix; the call destroys the Gram matrix.
+        """Return the singular values of an m x n matrix A from this Gram matrix; the call destroys the Gram matrix.
+
+        A is the matrix M of the class, or its transpose: a wide matrix needs a smaller Gram matrix if its columns are
+        added as rows.
 
         The noise floor is the square root of the larger of two estimates of an eigenvalue's error. One is an estimate
         of rounding errors (`_error`). The other is the magnitude of the most negative eigenvalue, as exact eigenvalues
         are not negative.
 
         Args:
-            m: number of rows of M.
-            n: number of columns of M.
-            method: "gram-of-columns" if the rows of M were added, which gives M^T M. "gram-of-rows" if the columns of M
-                were added as rows, which gives M M^T. The spectrum's attribute `method` starts with this text.
-            dtype: number type of M, which becomes the spectrum's attribute `dtype`.
+            m: number of rows of A.
+            n: number of columns of A.
+            method: "gram-of-columns" if the rows of A were added, which gives A^T A. "gram-of-rows" if the columns of A
+                were added as rows, which gives A A^T. The spectrum's attribute `method` starts with this text.
+            dtype: number type of A, which becomes the spectrum's attribute `dtype`.
         """
         self._add_block()
         trace = float(self.matrix.trace())
@@ -184,8 +188,8 @@ class DeviceGram(Gram):
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:
         """Return the spectrum of the m rows added so far, and keep the Gram matrix, so that rows can still be added.
 
-        `n` is the number of columns of M, and `dtype` its number type. Torch's eigenvalue routine does not change the
-        matrix, but `spectrum` may set the attribute `matrix` to None. This method therefore sets the attribute again.
+        `n` is the number of columns of M, and `dtype` its number type. If the CPU has to compute the eigenvalues, the
+        method `spectrum` sets the attribute `matrix` to None. This method then sets it back to the Gram matrix.
         """
         self._add_block()
         kept = self.matrix
@@ -316,9 +320,10 @@ def _positive(diagonal_n: Float64, pivots_n: NDArray[np.integer[Any]]) -> int:
 
 
 def _mirror(matrix: Float64, source: Float64) -> None:
-    """Set matrix[i, j] to source[i, j] for all i < j, in bands of BLOCK rows, which need no copy of the whole matrix.
+    """Copy the lower triangle of a square matrix to its upper triangle, so that the matrix is symmetric.
 
-    `source` must be `matrix.T`. The lower triangle of `matrix` is thus copied to its upper triangle.
+    `source` must be `matrix.T`, a view of the same numbers: matrix[i, j] is set to source[i, j] for all i < j. The
+    numbers are copied in bands of BLOCK rows, which need no copy of the whole matrix.
     """
     for start in range(0, len(matrix), BLOCK):
         stop = min(start + BLOCK, len(matrix))
