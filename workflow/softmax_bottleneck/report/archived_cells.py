@@ -83,8 +83,8 @@ def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
 def study_of(name: str) -> Study | None:
     """Return the study of config/<name>.yaml, or None if there is no such file.
 
-    The experiments of the file are replaced by all bundled tables of measured and published numbers (`is_filled`). The
-    archive of the study can then fill cells of all these tables, also of those that the file does not list.
+    The returned study plans every table in config/experiments for which `is_filled` is true, instead of the experiments
+    that the file lists. The study's archive can therefore also fill tables that the file does not list.
     """
     file = PAPER_STUDY.with_name(f"{name}.yaml")
     if not file.is_file():
@@ -96,6 +96,9 @@ def study_of(name: str) -> Study | None:
 
 @cache
 def is_filled(experiment: str) -> bool:
-    """Return True if archived values may fill a table: the experiment is a table of measured and published numbers."""
+    """Return True if archived values may fill the experiment: it is a table with published numbers or examples.
+
+    Tables with the view `published-size` (of archived runs) or `search` (of hyperparameter searches) are never filled.
+    """
     planned = load_experiment(experiment, PAPER_STUDY.parent)
     return planned.kind == "table" and planned.quotes and planned.view not in ("published-size", "search")

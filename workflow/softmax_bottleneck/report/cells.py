@@ -141,7 +141,7 @@ class Cell:
 
     @property
     def count(self) -> str:
-        """The number of runs as text: `n = 3`, or `n = 2 of 3` if runs are missing; empty if none is planned."""
+        """The number of runs as text: `n = 3`, or `n = 2 of 3` if runs are missing; empty if none is to be measured."""
         have = self.measured.n if self.measured else 0
         if not self.planned or not self.wanted:
             return ""
@@ -149,7 +149,7 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """The measured minus the published number; None unless both exist and `same` is true.
+        """The measured minus the published number; None unless both exist and `same` and `wanted` are true.
 
         It is always None for p-values and times.
         """
@@ -204,7 +204,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table, with a key (such as a model's name), the label shown, and one cell per column."""
+    """A row of a table: its `key` (such as a model's name), the `label` shown, and `cells`, one per column."""
 
     key: str
     label: str
@@ -228,7 +228,11 @@ class Row:
 
     @property
     def absent(self) -> str:
-        """The reason why the row has no numbers; empty if a cell has a number, or if the cells have several reasons."""
+        """The reason why no cell of the row has a number or label: the attribute `gap` that its cells share.
+
+        The cells that count are those that the study should measure, with missing runs (`gaps`) and without a `note`.
+        The text is empty if a cell has a number or label (also from an archive), no cell counts, or the gaps differ.
+        """
         if any(cell.measured or cell.label or cell.archived for cell in self.cells):
             return ""
         gaps = {cell.gap for cell in self.cells if cell.wanted and cell.gaps and not cell.note}
@@ -310,7 +314,7 @@ class Table:
 
     @property
     def csv(self) -> str:
-        """The table as CSV text with one line per cell."""
+        """The table as CSV text: one line per cell; columns are dataset, row, column and those of `Cell.facts`."""
         place = ("dataset", "row", "column")
         lines = [dict(zip(place, where, strict=True)) | cell.facts for *where, cell in self.every_cell]
         frame = pd.DataFrame(lines, columns=[*place, *Cell().facts])

@@ -3,9 +3,10 @@
 Every seed of a fit samples its own distributions. A seed is therefore the statistical unit of the fits' intervals. The
 table of fits has one row per fit, and a column for each setting and metric; the function `fits` lists its columns.
 
-Symbols: r rank of the true distribution, d width of the fitted head (D in printed texts). In fits to Dirichlet samples:
-alpha concentration, M words, N contexts. In untrained layers: K softmaxes, H width, V words. LMS is the linear
-monotonic softmax of Ganea et al. 2019, and MoS is the mixture of softmaxes.
+Symbols: r rank of the true distribution's logits (its log-probabilities have rank r + 2), d width of the fitted head
+(D in printed texts). In fits to Dirichlet samples: alpha concentration, M words, N contexts. In untrained layers: K
+softmaxes, H width, V words. LMS is the linear monotonic softmax of Ganea et al. 2019, and MoS is the mixture of
+softmaxes.
 """
 
 import math
@@ -66,8 +67,8 @@ def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
     """Return a table with one row per fit or true distribution whose condition has the key `key`.
 
     The columns are model and seed, one per metric, and one per key of the conditions (see `wide`). Pass the key `r`
-    for distributions of known rank, and `alpha` for Dirichlet samples. If several plans of a study (entries of
-    `fits`) have such fits, only the first counts, because plans may fit a head with different settings.
+    for distributions of known rank, and `alpha` for Dirichlet samples. The study's YAML lists plans of fits. If several
+    plans have fits with this key, the table has those of the first plan only, because plans may differ in settings.
     """
     rows = data.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
@@ -113,10 +114,10 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
     Args:
         what: the printed name of the quantity.
         unit: `share` for a share, `%` for a difference of logarithms, or empty; the first two are printed in percent.
-        names: template for the printed names of the claim's models, such as `{0}` for the first one.
-        which: a pandas query that selects rows of `fits`. In it, `@head` is the model of the claim, or the softmax if
-            the claim names no model.
+        which: a pandas query that selects rows of the table of fits. In it, `@head` is the model of the claim, or the
+            softmax if the claim names no model.
         value: computes the number from the selected rows of one seed. A number that is not finite is left out.
+        names: a text printed after `what`, in which `{0}` becomes the label of the claim's model; empty for none.
     """
 
     def collect(data: r.CorpusData, head: str = BASELINE) -> list[float]:
@@ -142,9 +143,9 @@ def smallest_step(own: pd.DataFrame) -> float:
 def width_and_loss(own: pd.DataFrame) -> float:
     """Return Pearson's correlation of log(Press rank / r) and relative KL over the softmax fits of one seed.
 
-    `own` is the part of the table `fits` with these fits. The relative KL, its column `lost`, is the KL of the fit
-    divided by the KL of a unigram model. The Press rank is that of the fitted log-probabilities. For fewer than
-    MIN_POINTS fits return nan.
+    The rows of `own` are these fits, from the table of fits. The relative KL (column `lost`) is the KL of a fit divided
+    by the KL of a unigram model. The Press rank is the number of singular values of the fitted log-probabilities above
+    the threshold of Press et al. 2007. For fewer than MIN_POINTS fits return nan.
     """
     log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan
@@ -172,13 +173,13 @@ def _mean(metric: str, own: pd.DataFrame) -> float:
 def _predicts(first: str, second: str, names: str) -> r.Rule:
     """Return the rule that the logarithms of two columns of the table of fits have a correlation below -STRONG.
 
-    The rule takes the logarithms, and subtracts from each the mean over all heads with the same r, d and seed. It then
-    computes Pearson's correlation for each seed, and tests the mean over the seeds. A fit counts if r > d and its head
-    has at most the fraction HARDLY more parameters than the softmax.
+    The rule takes the logarithm of both columns, and subtracts from each value the mean over all heads with the same r,
+    d and seed. It then computes Pearson's correlation for each seed, and tests the mean over the seeds. A fit counts if
+    r > d and its head has at most the fraction HARDLY more parameters than the softmax.
 
     Args:
-        first: the name of the column that should predict: a rank or a measure of the gradient, not its logarithm.
-        second: the name of the column that should be predicted: a KL divergence, not its logarithm.
+        first: the name of the column that should predict: a rank or a measure of the gradient.
+        second: the name of the column that should be predicted: a KL divergence.
         names: the printed names of the two logarithms, such as `log rank and log KL`.
     """
     what = f"Pearson’s r of {names}, same distribution and width"
@@ -191,10 +192,10 @@ def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
 
     Args:
         rule: the rule for one head.
-        condition: a pandas query on the table of fits. A head qualifies if all its fits with r > d match. An example is
-            `extra <= 0.05`: at most 5 % more parameters than the softmax.
-        converged: if true, the KL must also be less than the share CLOSED of the unigram model's KL in all fits of the
-            head that are wide enough to be exact (the query EXACT). A head without such fits does not qualify.
+        condition: a pandas query on the table of fits. A head qualifies if every one of its fits with r > d matches the
+            query. An example is `extra <= 0.05`: at most 5 % more parameters than the softmax.
+        converged: if true, the head must also have fits that are wide enough to be exact (d >= r, with the planned
+            width). The KL of each of these fits must be less than the share CLOSED of the unigram model's KL.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
