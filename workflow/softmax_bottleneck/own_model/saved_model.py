@@ -217,7 +217,7 @@ def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> Outpu
 def open_model(path: Path, text: str) -> OpenModel:
     """Load a model in float32 from a folder or .gguf file, and check that it is causal.
 
-    The check runs the model on the first tokens of `text`, at most CAUSAL_TOKENS, and again with the second half of them
+    The check runs the model on the first tokens of `text` (at most CAUSAL_TOKENS), and again with their second half
     changed: the logits of the first half must stay the same. A text of fewer than two tokens is not checked.
 
     Raises:
