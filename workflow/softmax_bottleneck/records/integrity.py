@@ -199,9 +199,10 @@ class Verification:
 
     Attributes:
         study: name of the study.
-        counts: {name: number of runs}. The names are `planned`; the states `ok`, `diverged`, `failed`, `missing`,
-            `stale` (a file was made from another version of an input) and `unsound` (a file is damaged or foreign); and
-            `mixed hardware`, for runs resumed on another device or with another number of threads.
+        counts: {key: number of runs}. `planned` counts all runs. Each run counts under one state: `ok`, `diverged`,
+            `failed`, `missing`, `stale` (a file was made from another version of an input) or `unsound` (a file is
+            damaged or foreign). A run that was resumed on another device or with another number of threads counts
+            under `mixed hardware`, too.
         files: number of files whose hash was computed.
         findings: the problems found: first of the runs, then of the corpora, then of the fits.
     """
@@ -217,7 +218,11 @@ class Verification:
         return not self.findings and self.counts["ok"] == self.counts["planned"]
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict for verify.json: attributes, the property `complete`, and `status` ("ok" or "incomplete")."""
+        """Return a dict for verify.json: all attributes, `complete`, and `status`.
+
+        `complete` is True if every planned run has its numbers and no problem was found. `status` is then "ok", else
+        "incomplete".
+        """
         facts = asdict(self) | {"complete": self.complete}
         return facts | {"status": "ok" if self.complete else "incomplete"}
 
@@ -269,7 +274,7 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
 
 
 def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
-    """Yield a finding for each missing file of a run; the run's JSON files name the files that should exist.
+    """Yield a finding for each missing file of a run; the run's JSON files show which files should exist.
 
     `path` is the run's folder below results/runs, and `own` has its small files. If the results were unpacked from a
     deposit (a published archive, which leaves out the weights and hidden.npz), these two files are not expected.
@@ -307,9 +312,10 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
-    """Check a unit's done.json and the fits that done.json names; return (number of files hashed, findings).
+    """Check the files of one unit of fits; return (number of files hashed, findings).
 
-    A unit is the job with all fits to the distributions of one seed.
+    There is one finding if the unit's done.json is missing or damaged. If it is intact, there is a finding for each
+    file named in it that is missing or whose sha256 differs from the one in done.json.
     """
     done = store.fits_folder(unit.path) / "done.json"
     name = done.relative_to(store.root).as_posix()

@@ -101,8 +101,8 @@ _DERIVED = (
 def find(name: str, stage: str = "") -> Metric:
     """Return the metric with this name; `*` and `{}` in its name and label are replaced by the parameter.
 
-    The names `<metric>_gain_vs_<model>` and `<metric>_reduction_pct` compare the means of two models. They are not in
-    the catalogue; their definitions are made from that of `<metric>`.
+    `<metric>_gain_vs_<model>` compares a model's mean with that of `<model>`, and `<metric>_reduction_pct` with that of
+    the table's baseline. Neither is in the catalogue; their definitions are made from that of `<metric>`.
 
     Args:
         name: name of the metric with its parameter, such as `rank_eff_1e-3`.

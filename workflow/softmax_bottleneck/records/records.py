@@ -34,21 +34,23 @@ class Records:
     """The results of all runs of a study.
 
     Attributes:
-        rows: one row per number. The columns (COLUMNS) are the texts source, table, dataset, model, condition, metric
-            and run_id, the floats value and std (standard deviation), and the nullable integers n (number of
-            observations) and seed. `run_id` is empty if the number belongs to no training run.
+        rows: one row per number. The columns (COLUMNS) with texts are `source` (`measured` or `archived`), `table`,
+            `dataset`, `model`, `condition`, `metric` and `run_id` (empty if the number belongs to no training run).
+            `table` is the run's JSON file with the number, such as `measure`, or the plan of fits or the synthetic
+            experiment. `value` and `std` (standard deviation) are floats; `n` (number of observations) and `seed` are
+            nullable integers.
         states: one row per planned run, with the columns STATE_COLUMNS. A run that several models share, because their
             settings are the same, has one row per model; these rows have the same `path`.
-        stages: one row per planned finetuning or dynamic evaluation, with the columns STAGE_COLUMNS. In `rows`, their
-            numbers have the `condition` `finetuned` or `dynamic`.
+        stages: one row per planned finetuning or dynamic evaluation, with the columns STAGE_COLUMNS. Numbers of these
+            stages have the condition `finetuned` or `dynamic` in `rows`.
         parents: {path of a file below results/runs: sha256} for every file that was read.
         environments: the distinct environments of the results, with the keys git, versions, hardware and deterministic.
         details: {path of a run: {key: result}} for results that are not single numbers, such as predicted words. The
             method `detail` lists the keys.
         curves: one row per run and epoch, columns CURVE_COLUMNS.
-        spectra: {path of a run: array [2, K]} for K selected singular values of the log-probability matrix, in
-            descending order: first their indices, from 1, then their values. A run whose singular values were not
-            measured has no entry.
+        spectra: {path of a run: array [2, K]} for K selected singular values of the log-probability matrix. The first
+            row has their indices, from 1; the second row has the values, in descending order. A run whose singular
+            values were not measured has no entry.
         corpora: {dataset: content of its corpus.json}, with the keys tokens, vocabulary_size, token_sha256 and doubts
             (warnings).
         verification: the content of verify.json; its key `findings` lists the problems found in the study's files.
@@ -82,8 +84,9 @@ class Records:
 
         Args:
             condition: `finetuned` or `dynamic` for a number of that stage, or `benchmark=<name>` for word similarity.
-                `group=<group>;context=<number>` for a position in the test text, such as `group=random;context=3` for
-                the third position of the group `random`. Empty for all other numbers.
+                `group=<group>;context=<number>` for a position of the test text. Positions are grouped by how they were
+                chosen (see `Place.group`): `group=random;context=3` is the third of the randomly chosen positions.
+                Empty for all other numbers.
         """
         return dict(sorted(self._index.get((dataset, model, metric, condition), {}).items()))
 
@@ -182,7 +185,7 @@ def is_unlearned(ppl: float, unigram: float) -> bool:
 def groups(frame: pd.DataFrame, *keys: str) -> Iterator[tuple[tuple[str, ...], pd.DataFrame]]:
     """Yield (values, rows) for each group of rows of `frame` that have equal values in the columns `keys`.
 
-    `values` are these values as texts, one per key. The groups come in the order of their first rows.
+    `values` has the group's value in each of the columns, as a text. Groups come in the order of their first rows.
     """
     for names, part in frame.groupby(list(keys), sort=False, dropna=False):
         yield tuple(map(str, names)), part
@@ -233,8 +236,8 @@ SPECTRUM_START = 100  # largest singular values, all of which a thinned spectrum
 def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
     """Return selected singular values for plots, as an array [2, K]: their indices from 1, and the values.
 
-    The selection has the SPECTRUM_START largest values, SPECTRUM_POINTS evenly spaced ones, and the five values around
-    each index in `cliffs`.
+    The selection has the SPECTRUM_START largest values, the values at SPECTRUM_POINTS evenly spaced indices, and the
+    values at the indices c - 1 to c + 3 for each c in `cliffs`. An index that is selected twice appears once.
 
     Args:
         sigma_K: all singular values, in descending order.

@@ -1,1 +1,1 @@
-"""Tables, figures, claims and the page of a study, made from its records."""
+"""Tables, figures, claims and the HTML report of a study, made from its records; archives of finished studies."""

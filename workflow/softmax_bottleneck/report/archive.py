@@ -103,7 +103,8 @@ class ArchivedRun:
         name: the name, unique among all archived runs.
         label: the label of the model in its study.
         hardware: the machine of the run.
-        run: the settings; an older version of the code may have written them.
+        run: the run with its settings. Its `run_id` is computed from the present code, so it may differ from the
+            run_id in the archive.
         values: {metric: measured number}.
         history: the log, one dict per epoch.
         epoch_ranks: one dict per epoch at which ranks were measured. Its keys are `epoch` (0 is before training) and
@@ -123,14 +124,17 @@ class ArchivedRun:
 
 @dataclass(frozen=True, eq=False)
 class FinishedStudy:
-    """A finished study, from a results folder or an archive; or the study whose report is being made.
+    """A study with its numbers and verdicts, from a results folder or an archive.
+
+    The study whose report is being made has this type, too; it may be unfinished.
 
     Attributes:
-        name: a unique name: `<study>-<hardware>` for an archive, else the name or the folder of the study.
+        name: a unique name: `<study>-<hardware>` for an archive. For a results folder, the name of the study or the
+            path of the folder: `compare` uses the path if its user named the study by a path.
         study: the name of the study, the same on all machines.
-        title: the title of the study; for a results folder, the same as `name`.
+        title: the title of the study; for a study from `from_results`, the same as `name`.
         hardware: the GPUs and processors of the runs as text, such as `AMD EPYC (AVX2)`.
-        corpora: {name of a corpus: its title}; empty for a study from a results folder.
+        corpora: {name of a corpus: its title}; empty for a study from `from_results`.
         claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         records: the measured numbers and the states of the runs.
         runs: the archived runs on published corpora; empty for a study without an archive.
@@ -147,7 +151,7 @@ class FinishedStudy:
 
     @cached_property
     def datasets(self) -> list[str]:
-        """The names of the corpora, or [SYNTHETIC] for a study that only fits known distributions."""
+        """The names of the corpora, or ["synthetic"] for a study that only fits known distributions."""
         return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
 
     @cached_property
