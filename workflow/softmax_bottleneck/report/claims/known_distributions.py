@@ -283,15 +283,15 @@ def softmax_falls(data: r.CorpusData) -> list[float]:
 @partial(r.Quantity, estimate=r.smallest, what="true rank less effective rank, smallest over noise levels",
          units="levels")  # fmt: skip
 def noise(data: r.CorpusData) -> Iterable[float]:
-    """Return TRUE_RANK minus the largest effective rank, for each noise level that at least doubles the Press rank.
+    """Return TRUE_RANK minus the largest effective rank, for each noise level with a Press rank of 2 TRUE_RANK or more.
 
     Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). The Press rank counts the singular values
     above a tolerance for rounding errors. The effective rank is the smallest number of singular values whose squares
     sum to 1 - epsilon of the total. It was measured for several epsilon, and the largest of these ranks is used.
 
     Returns:
-        One number per level that is not skipped. If all levels are skipped, the result is [-inf], which makes the rule
-        fail. If nothing was measured, the result is empty, and the claim cannot be tested.
+        One number per such level. If no level has so high a Press rank, the result is [-inf], which makes the claim
+        *not reproduced*. If no effective rank was measured, the result is empty, and the claim cannot be tested.
     """
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
@@ -302,9 +302,10 @@ def noise(data: r.CorpusData) -> Iterable[float]:
 
 @partial(r.Quantity, estimate=r.smallest, what="change of the Press rank, largest over rounds", units="rounds")
 def rebuilt(data: r.CorpusData) -> Iterable[float]:
-    """Return -|Press rank - TRUE_RANK| after each round of rebuilding a matrix of rank TRUE_RANK.
+    """Return -|Press rank - TRUE_RANK| in each round of rebuilding a matrix of rank TRUE_RANK.
 
-    A round decomposes the matrix by SVD and multiplies the factors (`ranks/robustness.py`).
+    A round decomposes the matrix by SVD and multiplies all factors again (`ranks/robustness.py`), so that only rounding
+    errors can change the rank. With the minus sign, the smallest number stands for the largest change.
     """
     rows = data.records.synthetic
     chosen = rows[rows["condition"].str.startswith("iteration=") & (rows["metric"] == PRESS_RANK)]

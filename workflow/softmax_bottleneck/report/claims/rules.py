@@ -60,7 +60,7 @@ WEAK = (-STRONG, STRONG)
 ALPHA = 0.05  # two-sided error probability of every interval, as in the published tests
 POWER = 0.8  # the probability of a decision with the number of units that `Interval.needed` returns
 MIN_RUNS = 3  # on each side of a comparison; with fewer the interval is infinite
-MOST_NEEDED = 1000  # the largest number of units that `Interval.needed` returns
+MOST_NEEDED = 1000  # what `Interval.needed` returns if no smaller number of units is enough
 SAME_SIZE = 0.05  # relative difference of parameters: within it two models have the same size
 INF = math.inf
 
@@ -86,8 +86,8 @@ class CorpusData:
     """The records of one corpus, as the rules of claims read them.
 
     Attributes:
-        records: the records of a study.
-        dataset: the name of the corpus; SYNTHETIC for claims that need no corpus.
+        records: the records of a study, with all its corpora.
+        dataset: the name of the one corpus that the methods read; SYNTHETIC for claims that need no corpus.
         study: the study of the records, or None if only its records are available, as for archived studies.
     """
 
@@ -99,8 +99,8 @@ class CorpusData:
     def planned(self) -> Mapping[tuple[str, str], list[dict[Any, Any]]]:
         """The planned runs, as {(model, stage): list with one dict per run}.
 
-        The keys of a dict are the columns of `Records.states`, such as label, seed, path, state and planned_epochs, and
-        stage. The stage of a trained run is an empty string.
+        `stage` is `finetuned`, `dynamic`, or empty for training. The keys of a dict are `stage` and the columns of the
+        table `Records.states`, such as label, seed, path, state and planned_epochs.
         """
         every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
         own = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
@@ -117,8 +117,8 @@ class CorpusData:
         """Return the planned models, sorted by name, that match at least one shell pattern.
 
         Args:
-            patterns: shell patterns, separated by `|`. The pattern TRUTH returns [TRUTH] if the true distribution of
-                the corpus is known, and [] otherwise.
+            patterns: shell patterns, separated by `|`; or only TRUTH, for which the result is [TRUTH] if the true
+                distribution of the corpus is known, and [] otherwise.
             stage: only models for which this stage is planned: `finetuned`, `dynamic`, or empty for training.
         """
         if patterns == TRUTH:
@@ -172,10 +172,10 @@ class Interval:
     Attributes:
         value: the estimate.
         low, high: the ends of the interval.
-        n: the number of units on each side.
+        n: the number of units of each side: (3,) for one side, (3, 4) for a comparison of two.
         spread: the standard error that the value would have with one unit per side. With k units per side, the standard
             error is spread / sqrt(k).
-        min_units: the number of units that an interval requires; with fewer units the interval is infinite.
+        min_units: the smallest number of units per side with which the ends of the interval are finite.
     """
 
     value: float
@@ -186,11 +186,11 @@ class Interval:
     min_units: int
 
     def needed(self, distance: float) -> int:
-        """Return the number of units, such as seeds, that each side needs to exclude a bound of a rule.
+        """Return how many units, such as seeds, each side needs for the interval to exclude a bound of a rule.
 
-        With this number, the interval excludes the bound with probability POWER. The result is larger than the present
-        number of units of the smaller side. If no number below MOST_NEEDED is enough, the result is MOST_NEEDED. If a
-        side has one unit or the value is not finite, the spread is unknown, and the result is `min_units`.
+        With this number, the interval excludes the bound with probability POWER. If no number below MOST_NEEDED is
+        enough, the result is MOST_NEEDED; otherwise it is at least one more than the smaller side has now. If a side
+        has only one unit, or if the value is not finite, nothing can be predicted, and the result is `min_units`.
 
         Args:
             distance: the distance between the true value and the bound, in the unit of `value`.
@@ -274,14 +274,16 @@ class Quantity:
 
     Attributes:
         collect: called as `collect(data, *patterns)` with a `CorpusData`, the records of a corpus, and shell patterns
-            of models. It yields one number per unit, or a pair of numbers if the quantity is a correlation.
+            of models. It yields one number per data point, or a pair of numbers if the quantity is a correlation.
         estimate: called as `estimate(sides, tail)` with one array [N, K] per side, and the probability outside each end
             of the interval. It returns the interval.
         what: the printed name of the quantity.
-        unit: a key of UNITS, which converts the value for printing; any other text prints the value unchanged.
+        unit: the unit in which the value is printed, such as `%`: a key of UNITS, which has the conversion. Any other
+            text prints the value unchanged.
         metrics: the metrics that the quantity reads. A model without the first of them counts as not run.
-        units: the printed plural of its units, such as `seeds`.
-        names: a template for the names of the models, such as `{0} against {1}`.
+        units: what its data points are, as a printed plural such as `seeds`.
+        names: the text that follows `what` in print, with a placeholder for the label of each model, such as `{0}
+            against {1}`.
         stage: the stage after which metrics are read: empty for training, `finetuned` or `dynamic`.
         is_comparison: True if each model is a side of its own: `collect` is then called once per model, with one name.
             Otherwise all models form one side, and `collect` is called once with all patterns.
@@ -405,14 +407,16 @@ def correlation(what: str, window: float = INF) -> Quantity:
 # --- decisions -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Number:
-    """The value and interval of a quantity, converted for output.
+    """The value and interval of a quantity in the unit in which they are printed.
+
+    For example, a difference of logarithms is converted to a change in percent.
 
     Attributes:
         what: the printed name of the quantity, followed by the labels of the models.
-        unit: a key of UNITS; any other text prints the plain value.
-        value: the converted value; None if it is not finite.
-        low, high: the converted ends of the interval; None if not finite, as for too few units.
-        n: the number of units on each side.
+        unit: the unit of `value`, `low` and `high`, such as `%`: a key of UNITS. Any other text prints plain numbers.
+        value: the value; None if it is not finite.
+        low, high: the ends of the interval; None if not finite, as for too few data points.
+        n: the number of data points of each side: (3,) for one side, (3, 4) for a comparison of two.
     """
 
     what: str
@@ -470,10 +474,10 @@ class Rule:
             Softmax". With 0, a difference in size does not matter.
         control: (position, verdicts), or None for no control. A control evaluates the rule again, with TRUTH in place
             of the model at `position`: (0, ...) turns (lms-plif, softmax) into (TRUTH, softmax). The position after the
-            last model appends TRUTH. The control is passed if this evaluation gives one of `verdicts` or, if `verdicts`
-            is empty, the verdict of the first evaluation. If TRUTH is unknown, there is no control.
-        hidden_by_ceiling: True if the claim expects high or rising ranks. A small matrix can make the measured ranks
-            too low for such a claim, but never too high.
+            last model appends TRUTH. The control is passed if this evaluation gives one of `verdicts`; empty `verdicts`
+            require the verdict on the claim's own models. If TRUTH is unknown, there is no control.
+        hidden_by_ceiling: True if the claim expects high or rising ranks. The verdict *reproduced* then counts even if
+            a rank is close to the largest that the matrix can have: this limit can hide high ranks, but not cause them.
     """
 
     text: str
@@ -487,7 +491,7 @@ class Rule:
 def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, text: str = "") -> Rule:
     """Return the rule that compares the interval of one quantity with two regions, as in the module's docstring.
 
-    A bound is a number of the quantity itself, such as nats, even where the quantity is printed in percent.
+    Bounds are in the unit in which the quantity is computed, such as nats, even if it is printed in percent.
 
     Args:
         quantity: the quantity.
@@ -544,8 +548,8 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
 def every(*parts: Rule) -> Rule:
     """Return the rule that is *reproduced* if all given rules are, for the same models.
 
-    The new rule is *not reproduced* if a given rule is not reproduced, and otherwise *undecided*. Its attribute
-    `favours` is the first nonzero one of the given rules. It has no control.
+    The new rule is *not reproduced* if at least one given rule has the verdict *not reproduced*, and otherwise
+    *undecided*. Its attribute `favours` is the first nonzero one of the given rules. It has no control.
     """
     return Rule(
         "; and ".join(part.text for part in parts),
@@ -569,7 +573,8 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
     Args:
         part: the rule for one head.
         all_: True if `part` must be reproduced for every head, False if one head is enough.
-        chosen: called as `chosen(data)` with a `CorpusData`; returns the names of the heads to use instead.
+        chosen: called as `chosen(data)` with a `CorpusData`; returns the names of the heads that are judged, in place
+            of those that match the first pattern.
     """
     first = part.quantities[0]
 

@@ -117,7 +117,8 @@ def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
 def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
     """Yield, for each word-similarity benchmark, the mean Spearman correlation of the first model minus the second's.
 
-    `models` are two names, not patterns. A benchmark without a result of both models is left out.
+    The correlation is between the benchmark's scores of word pairs and the cosines of a run's word vectors; its mean is
+    over the runs of a model. `models` are two names, not patterns. A benchmark without a result of both is left out.
     """
     for condition in sorted(data.records.conditions(SPEARMAN, data.dataset)):
         means = [data.mean(model, SPEARMAN, condition) for model in models]
