@@ -101,9 +101,9 @@ def label(study: Study, model: str) -> str:
 
 
 def exact_value(results: records.Records, dataset: str, metric: str) -> float | None:
-    """Return the value of a metric that depends only on the language of a synthetic corpus, such as its entropy.
+    """Return the value of a metric that depends only on a synthetic corpus and not on models, such as `entropy_ppl`.
 
-    Every run on the corpus `dataset` records the same value. The result is None if no run has finished.
+    Every run on the corpus `dataset` records the same value. The result is None if no run has recorded it.
     """
     rows = results.rows[(results.rows["dataset"] == dataset) & (results.rows["metric"] == metric)]
     return None if rows.empty else float(rows["value"].iloc[0])
@@ -117,12 +117,12 @@ class Source:
 
     Attributes:
         study, experiment, records: the study, its experiment, and the records of the study.
-        published: a frame with a row per published number from the experiment's files in report/published; all values
-            are text.
-        datasets: the corpora of the experiment that are in the study.
-        corpora: all of `datasets`, then the corpora of the published table that the study lacks.
+        published: a frame with a row per published number from the experiment's files in report/published, with the
+            columns that `read_published` states; all values are text.
+        datasets: the study's corpora for the experiment; proxies replace a published corpus that the study lacks.
+        corpora: all of `datasets`, then the corpora in the experiment's YAML that the study lacks and has no proxy for.
         models: {model: label} of the models of the experiment that are in the study.
-        rows: {model: label} of all of `models`, then of the models of the published table that the study lacks.
+        rows: {model: label} of all of `models`, then of the models in the experiment's YAML that the study lacks.
     """
 
     def __init__(self, study: Study, experiment: Experiment, results: records.Records) -> None:
@@ -171,7 +171,11 @@ class Source:
         return self.study.datasets.get(name) or load_dataset(name, self.study.file.resolve().parent)
 
     def corpus(self, dataset: str) -> str:
-        """Return the name of the published corpus whose numbers are compared with those of this dataset."""
+        """Return the name of the published corpus whose numbers are compared with those of this dataset.
+
+        It is the name in report/published, for the published corpus itself and for its proxies. A dataset that is
+        neither has its own name.
+        """
         return published_dataset(self.dataset(dataset))
 
     def published_title(self, dataset: str) -> str:
@@ -180,7 +184,7 @@ class Source:
         return titles.get(self.corpus(dataset), self.dataset(dataset).title)
 
     def is_published(self, dataset: str) -> bool:
-        """Return True if papers publish numbers for this corpus; False for a proxy of a published corpus."""
+        """Return True if papers publish numbers for this corpus itself, not only for one that it is a proxy for."""
         return bool(self.dataset(dataset).published_as)
 
     def section(self, dataset: str, rows: cells.Labels, columns: cells.Labels, cell: cells.CellOf) -> Section:
@@ -220,8 +224,9 @@ class Source:
             dataset: the corpus.
             model: the model.
             metric: the name of the metric.
-            condition: the stage after which the metric was measured: empty (training), `finetuned` or `dynamic`. If a
-                run has several numbers of the metric, the condition of one number, such as `benchmark=WS-353`.
+            condition: the condition of the numbers in the records. For most metrics it is the stage: empty (training),
+                `finetuned` or `dynamic`. For a metric with several numbers per run it selects one of them, such as
+                `benchmark=WS-353`.
             learned: True to leave out runs that are hardly better than a unigram model (`Records.unlearned`).
         """
         values = self.records.values(dataset, model, metric, condition)
@@ -247,8 +252,8 @@ class Source:
     def gaps(self, dataset: str, model: str, have: Iterable[int], stage: str = "") -> tuple[str, ...]:
         """Return the reasons why seeds have no number, such as ("seed 3 diverged", "seeds 4, 5 missing").
 
-        Each text has the state of some runs of the model on the corpus, and their seeds. The tuple is empty if every
-        run has a number. If the experiment has no such run, the only text is a reason such as "not in this study".
+        Each text names the seeds that share one reason. The tuple is empty if every run has a number. If the experiment
+        has no run of this model on this corpus, the tuple has one text without seeds, such as "not in this study".
 
         Args:
             dataset: the corpus.
@@ -305,15 +310,20 @@ class Source:
         return {n: c.label or metrics.find(c.metric, c.stage).label for n, c in enumerate(columns)}
 
     def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
-        """Return a cell that has the published number, if there is one, but not yet a measured number.
+        """Return a cell with the published number, if there is one, and without a measured number.
+
+        If papers publish several numbers for the model, corpus and metric, the filters `column.published` select one.
+        They are {column of `self.published`: regular expression}, such as `{table: "^Table 2$"}`.
 
         Args:
             dataset: the corpus.
             model: the model.
-            column: the column of the table. The published number must have its metric and match its filters
-                `published`, such as `{table: "^Table 2$"}`.
-            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. The
-                published number must have this condition, alone or with an addition (`benchmark=WS-353;ET-ASGD`).
+            column: the column of the table, which gives the metric, the filters and the number of decimals.
+            condition: for a metric with several numbers per run, the condition of one, such as `benchmark=WS-353`. It
+                selects published numbers with this condition, alone or with an addition (`benchmark=WS-353;ET-ASGD`).
+
+        Raises:
+            UserError: the filters leave two different published numbers.
         """
         filters = dict(column.published)
         if condition:

@@ -106,7 +106,7 @@ def build(study: Study, experiment: Experiment, results: records.Records) -> Tab
     """Return the table or figure of an experiment, made from `results`, the records of the study.
 
     If the study has no model or no corpus for the experiment, a table has no sections, and a figure shows the reason as
-    text. Experiments that quote published results are still built.
+    text. An experiment that quotes published results (`Experiment.quotes`) shows these results even then.
 
     Raises:
         UserError: the view or an option is unknown, or the value of an option is not allowed.

@@ -5,7 +5,7 @@ They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show results
 A data frame of fits has one line per fit and these columns:
 
     model, seed, d  name of the model, seed, and width of the context and word vectors
-    equal           not "" if the width was reduced to match another head's number of parameters
+    equal           name of the head whose number of parameters the width was reduced to match; "" if none
     alpha, M        only of Dirichlet distributions: concentration and number of words
     r, V, rank      only of synthetic languages: rank of the logits, number of words, rank r + 2 of log-probabilities
     <metric>        a column per metric of the records, and for synthetic languages `gap_closed`
@@ -274,14 +274,14 @@ def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, met
 
     The first case that applies counts:
 
-    * `metric` is `gap_closed`: the reference is the softmax, at 0 %.
+    * `metric` is `gap_closed`: the reference is the softmax, at 0 %. The linear y axis starts at LEAST_SHARE or above.
     * `x` is `rank`: the reference is the metric's exact value for the true distribution. The y axis is logarithmic.
     * Otherwise there is no reference. The y axis is logarithmic if the positive values span more than a factor of 20.
 
     Args:
         axes: the panel.
         truths: a frame with one line per true distribution: its settings, seed and exact metrics.
-        own: the fits in the panel.
+        own: the fits that this panel shows, one line per fit (see the module's docstring).
         x: column on the x axis.
         metric: metric on the y axis.
     """

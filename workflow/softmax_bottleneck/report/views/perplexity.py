@@ -124,8 +124,9 @@ EXACT: dict[str, tuple[str, dict[str, str | None]]] = {
 def truth_table(source: Source) -> Iterator[Section]:
     """Yield the section of `summary_table` for each synthetic language, with two rows of the true distribution on top.
 
-    The first row has exact values, such as the perplexity exp(entropy) that is expected in the test contexts. The
-    second row scores the true distribution on the test text, as if it were a model.
+    The first row has values computed from the true distribution alone: its perplexity is exp(mean entropy of the next
+    word in the contexts of the test text). The second row scores the true distribution on the words of the test text,
+    as if it were a model.
     """
     for dataset in source.corpora:
         if source.dataset(dataset).kind != "language":

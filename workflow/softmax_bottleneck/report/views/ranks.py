@@ -156,8 +156,8 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
     """Draw a dot per row of `points` and, for three or more dots, their least-squares line, as in the paper.
 
-    `points` has the columns of `grid`. Dots are coloured by k, or grey if k is missing in all rows (published dots). If
-    `points` is empty, the panel has a text instead.
+    `points` has the columns of the frame that the function `grid` returns. Dots are coloured by k, or grey if k is
+    missing in all rows (published dots). If `points` is empty, the panel has a text instead.
     """
     if points.empty:
         plots.empty(axes, f"{title}: nothing to show")
