@@ -52,7 +52,8 @@ STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
 class Theme:
     """The colours of a figure as hex codes: `paper` (background), `ink` (text), `muted` (secondary text) and `grid`.
 
-    LIGHT has the colours of the matplotlib style sheet.
+    Figures are drawn in the theme LIGHT, with the colours of report/figures.mplstyle. In a browser in dark mode, the
+    colours of DARK replace them.
     """
 
     paper: str
@@ -139,13 +140,14 @@ DrawRow = Callable[[NDArray[Any], str, pd.DataFrame], None]  # fills the panels 
 def by_corpus(
     source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "", *, has_legend: bool = False
 ) -> Drawing:
-    """Return a drawing with a row of panels per corpus; a corpus without data shows a text instead.
+    """Return a drawing with a row of panels per corpus; the row of a corpus without data says `nothing to show yet`.
 
     Args:
         source: the experiment and its records.
         data: the numbers to draw, with the columns `dataset` and `model`.
         size: number of panels per row, and width and height of a panel in inches.
-        draw: called as `draw(axes, corpus, own)`; fills a row of panels with `own`, the part of `data` of this corpus.
+        draw: function `draw(axes, corpus, own)` that fills the row of a corpus. `axes` is the array of the row's
+            panels, `corpus` the corpus's name, and `own` the part of `data` on this corpus.
         note: the note of the drawing; by default a sentence on how many runs are drawn.
         has_legend: True for a legend with the models.
     """
@@ -169,7 +171,10 @@ def by_corpus(
 def crossed(
     rows: Sequence[Any], columns: Sequence[Any], width: float, height: float, draw: Callable[[Axes, Any, Any], None]
 ) -> Canvas:
-    """Return a canvas with a `width` x `height` inch panel per (row, column); `draw(axes, row, column)` fills it."""
+    """Return a canvas with a panel of `width` x `height` inches per row and column.
+
+    `draw(axes, row, column)` is called once per panel, to fill it.
+    """
     canvas, axes = panels(len(rows), len(columns), width, height)
     for line, row in zip(axes, rows, strict=True):
         for panel, column in zip(line, columns, strict=True):
@@ -277,7 +282,8 @@ def to_svg(canvas: Canvas) -> str:
 def count_note(source: Source, have: int | pd.DataFrame) -> str:
     """Return a note such as `3 of 4 planned runs are in this figure.`
 
-    `have` is the number of drawn runs, or the data of the figure, in which a run is a distinct (dataset, model, seed).
+    `have` is the number of drawn runs or the data of the figure. Rows of the data with the same dataset, model and seed
+    are one run.
     """
     if isinstance(have, pd.DataFrame):
         have = len(have[["dataset", "model", "seed"]].drop_duplicates())
@@ -293,8 +299,8 @@ def corpus_title(source: Source, dataset: str) -> str:
 def paper_title(source: Source, dataset: str, same: bool) -> str:
     """Return the title of a panel of published numbers, such as `Penn Treebank: published`.
 
-    If `same` is False, the title ends with `, full size`: the published numbers belong to the published corpus and
-    settings, which this study does not have.
+    If `same` is False, the title ends with `, full size`. This tells readers that the study does not have the corpus
+    or the settings of the published numbers.
     """
     return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
 
@@ -302,7 +308,7 @@ def paper_title(source: Source, dataset: str, same: bool) -> str:
 def short_name(study: Study, model: str) -> str:
     """Return the label of a model; if it is longer than LONGEST_NAME, `…` replaces its middle.
 
-    The end of the label stays, because the models of a grid differ in it.
+    The end of the label stays, because the labels of the models of one search differ only there.
     """
     text, half = label(study, model), LONGEST_NAME // 2
     return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"

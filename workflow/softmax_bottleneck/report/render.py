@@ -40,7 +40,8 @@ def render(study: Study, folder: Path) -> None:
     The verdicts on claims are in claims.json. Everything else that the page shows is in page.json.
 
     Raises:
-        UserError: a view, metric or option of an experiment is unknown or not allowed.
+        UserError: an experiment names an unknown view (a function in report/views), metric or option, or a value that
+            its option does not allow.
         DataError: the records are damaged.
     """
     views.check_options(study)
@@ -135,8 +136,8 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def gaps(study: Study, found: records.Records) -> list[str]:
     """Return a list of lines of text, each about missing results of a study.
 
-    Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. Then comes a line
-    per experiment on a known distribution whose results do not exist yet.
+    Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. As long as
+    the step `synthetic` has no results, a line follows for each experiment that shows results of this step.
     """
     every, lines = with_stages(found), []
     keys = ("dataset", "model", "stage", "state", "reason")
@@ -280,12 +281,14 @@ def _distinct(values: Iterable[object]) -> str:
 
 # --- terminal -------------------------------------------------------------------------------------------------------
 def result_table(study: Study, found: records.Records) -> str:
-    """Return a plain-text table with a row per model: the mean test perplexity and ranks on each corpus."""
+    """Return a plain-text table with a row per model: mean test perplexity, Press and effective rank per corpus."""
     return compare.text({"Heads": compare.side_by_side([finished_study(study, found, [])])["Heads"]})
 
 
 def finished_study(study: Study, found: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:
-    """Return the study as a `FinishedStudy`, the type of archived studies.
+    """Return the study, finished or not, with its records as a `FinishedStudy`.
+
+    Archived studies have this type too, so that one table can compare them with the study.
 
     `judged` is the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
     """

@@ -1,9 +1,10 @@
 """Published numbers, and table cells that show a study's measured numbers next to them.
 
 config/paper.yaml holds the published settings of each corpus and model. A cell shows the difference between the
-measured and the published number only if the runs have the published settings. If no run in a row of a table has them,
-the published numbers below this row are labelled `paper, full size`. A cell with missing seeds states how many runs
-exist and why the others are missing.
+measured and the published number only if the runs are on the published corpus and have the published settings. On the
+page, a row of a table has a line of published numbers, named `paper`, above the line of measured numbers. If no cell
+of the row has such runs, the line is named `paper, full size`. A cell with missing seeds states how many runs exist and
+why the others are missing.
 """
 
 import re
