@@ -313,7 +313,7 @@ class Source:
     def blank(self, dataset: str, model: str, column: Column, condition: str = "") -> Cell:
         """Return a cell with the published number, if there is one, and without a measured number.
 
-        If papers publish several numbers for the model, corpus and metric, the filters `column.published` select one.
+        Of the published numbers for the model, corpus and metric, the filters `column.published` select at most one.
         They are {column of `self.published`: regular expression}, such as `{table: "^Table 2$"}`.
 
         Args:
