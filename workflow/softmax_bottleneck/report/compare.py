@@ -95,8 +95,9 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
     """Return the table of verdicts, with a row for each claim in the first study's claims.json.
 
     The first study has a column for each of its corpora. Any other study has a column for each corpus on which it can
-    test one of the claims. A study that only fits known distributions has one column. A study that can test no claim
-    has no column. A claim that needs no corpus has one cell per study, which spans all columns of the study.
+    test one of the claims. If there is no such corpus, the study has one column for the claims that need no corpus, or
+    none if it cannot test these either. A claim that needs no corpus has one cell per study, which spans all columns of
+    the study.
 
     Args:
         studies: the studies; the first one is the study whose report is made.
@@ -109,7 +110,7 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
           (the attributes of `FinishedStudy`), and `places` (the titles of its columns).
         * `parts`: the papers, each a dict with `title` and `rows`. A row has the keys `id`, `statement`, `where`
           (place in the paper), `limits` (what the evidence does not show), `criterion` (the rule as text), `overall`
-          (the overall verdict) and `cells` (a list of dicts with a study's verdict and number; `_cells` has the keys).
+          (the overall verdict) and `cells` (a list of dicts with a study's verdict and number, as yielded by `_cells`).
         * `counts`: a list of pairs (overall verdict, number of rows).
     """
     own = studies[0]
@@ -178,8 +179,8 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
     """Return the table of heads relative to the softmax, or None if no study has runs of a softmax and of another head.
 
     The table has a row per head, and a column for each corpus of each study that has runs of a softmax and of another
-    head, natural text first. Each corpus of natural text counts once; synthetic languages count only if there is no
-    natural text.
+    head, natural text first. If there is natural text, synthetic languages are not counted. A corpus with several
+    columns is counted once, for example as lower if the perplexity is significantly lower in any of its columns.
 
     Args:
         studies: the studies whose runs are compared.
@@ -187,9 +188,9 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
     Returns:
         A dict with the keys `columns`, `rows` and `measured_in`. A column is a dict of texts with the keys `study`,
-        `corpus` and `hardware`; `hardware` is empty if the study ran on one kind of hardware. `measured_in` is a text
-        such as `demo (Penn Treebank)`: the first study and its first corpus, from which `first` below is taken. A row
-        has these keys:
+        `corpus` and `hardware` (see `_headings`). `measured_in` is a text such as `demo (Penn Treebank)`: the study
+        and the corpus from which `first` below is taken. They are the first of `studies` that has a column, and its
+        first corpus that has one, even if that is a synthetic language. A row has these keys:
 
         * `label`: the label of the head.
         * `cells`: a dict per column with the change in perplexity against the softmax (keys: see `_against_softmax`);
@@ -197,7 +198,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         * `compared`: the number of corpora that count and on which the head is compared with the softmax.
         * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
         * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
-        * `unlearned`: on the corpora that count, the number of runs hardly better than a unigram model.
+        * `unlearned`: the number of runs hardly better than a unigram model, in all columns of corpora that count.
         * `first`: {name: number as text} for the names `size`, `time`, `least_time`, `press` and `effective` (see
           `_sizes`) on the corpus of `measured_in`; empty if the head has no runs there. There is no mean over the
           columns, because they differ in width or machine.

@@ -51,10 +51,14 @@ RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is use
 # --- figures ---------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Row:
-    """A row of a figure: a labelled value with an interval or range.
+    """A row of a figure: a labelled value with an interval, or with the range of several runs.
 
-    Without an interval, `low` and `high` equal the value. `is_second` draws the row in the figure's second colour, to
-    set a group of rows apart, such as Transformers from LSTMs.
+    Attributes:
+        label: the label of the row.
+        value: the value.
+        low, high: the ends of the interval or range; both equal `value` if there is none.
+        is_second: True to draw the row in the figure's second colour. This sets a group of rows apart, such as
+            Transformers from LSTMs.
     """
 
     label: str
@@ -177,9 +181,10 @@ class Comparison:
         return self.number.high is not None and self.number.high < bound
 
     def row(self, label: str, is_second: bool = False) -> Row:
-        """Return the comparison as a row of a figure, labelled `label`, and in the second colour if `is_second`.
+        """Return the comparison as a row of a figure with the label `label`; `is_second` is an attribute of `Row`.
 
-        Without an interval, `low` and `high` of the row equal its value, and the label says how many runs there are.
+        Without an interval, `low` and `high` of the row equal its value, and the numbers of runs of the model and of
+        the baseline are appended to the label.
         """
         value = self.number.value or 0.0
         label += "" if math.isfinite(self.width()) else f", {numbers.counts(self.number.n)}"
@@ -197,7 +202,8 @@ def comparisons(
 ) -> list[Comparison]:
     """Return one comparison of a model with a baseline for each corpus on which both have runs.
 
-    If several studies have runs on a corpus, the comparison with the narrowest interval is returned.
+    If several different studies have runs on a corpus, the comparison with the narrowest interval is returned. If one
+    study has results from several machines, only the first of these is used (see `_places`).
 
     Args:
         studies: the studies.
@@ -220,8 +226,8 @@ def comparisons(
 def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
     """Yield (study name, corpus title without a leading "The", records) for each corpus of each study.
 
-    If `studies` holds the results of one study from several machines, only the first of them is used. To choose the
-    machine with the narrowest interval would bias the result.
+    If `studies` holds results of the same study from several machines, only the first of these is used. To choose
+    among machines by the width of the interval would bias the result.
     """
     first = {study.study: study for study in reversed(studies)}
     for study in (one for one in studies if first[one.study] is one):
@@ -354,14 +360,15 @@ def _share(moc: float, mos: float) -> float:
 
 
 def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures]], dict[str, float]]:
-    """Return the comparisons of MoC and MoS with the softmax, and MoC's gain divided by MoS's gain.
+    """Return, for each corpus, the comparisons of MoC and MoS with the softmax, and the ratio of their gains.
 
-    Models that differ in size from the softmax and models with runs that failed to learn are left out.
+    A head's gain is its decrease of log test perplexity against the softmax. Models that differ in size from the
+    softmax and models with runs that failed to learn are left out.
 
     Returns:
-        Two dicts with the title of a corpus as the key. The first has a list with one `Mixtures` per learning rate. The
-        second has MoC's gain divided by MoS's gain, with each head at its own best learning rate. The best rate of a
-        head is the one with the lowest mean test perplexity.
+        Two dicts with the title of a corpus as the key. The first has a list with one `Mixtures` per study and learning
+        rate. The second has MoC's gain divided by MoS's gain, with each head at its own best learning rate. The best
+        rate of a head is the one with the lowest mean test perplexity.
     """
     found: dict[str, list[Mixtures]] = {}
     lowest: dict[tuple[str, str], float] = {}  # mean test perplexity by corpus and head
@@ -436,11 +443,11 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
 
     LMS-PLIF applies a piecewise linear function to the logits. The slopes of this function are learned, or frozen at
     their initial values. On each corpus, the rank with frozen slopes is divided by the rank with learned slopes. The
-    narrowest interval of this ratio decides, by its position relative to SAME_RANK (0.8 to 1.25):
+    corpus with the narrowest interval of this ratio decides:
 
-    * inside: the finding holds;
-    * partly inside: the finding is open;
-    * outside: the finding fails.
+    * The finding holds if the interval lies inside the region SAME_RANK (0.8 to 1.25).
+    * The finding fails if the interval lies outside this region.
+    * The finding is open if the interval lies partly inside, or if no corpus has an interval.
 
     Corpora on which a rank is close to the size of the matrix are left out; return None if no corpus remains.
     """

@@ -1,14 +1,16 @@
 """The verdict on a claim: the verdict of its rule, unless a broken premise overrides it.
 
-A premise is a condition, computed from the records, without which a verdict means nothing. A broken premise overrides
-only verdicts that it could have caused. These are all verdicts, unless the premise names some. Two examples:
+A premise is a condition, computed from the records, without which a verdict means nothing. If a premise is
+broken, a verdict such as *cannot be tested here* replaces the rule's verdict, but only if the broken premise could have
+caused the rule's verdict. Most broken premises could have caused any verdict. Two that could have caused only some:
 
 * The compared models differ in size. A win of the larger model is overridden, but a win of the smaller model counts.
 * A rank is close to the largest rank that the matrix can have. This limit can hide a growth of ranks, but cannot cause
   it. So the verdict "ranks grow" counts, and the verdict "ranks do not grow" is overridden.
 
-Reasons of verdicts are codes; no verdict depends on their texts, which are in report/reasons.yaml. The names of the
-verdicts (VERDICTS), SYNTHETIC and the Press rank are defined in report/claims/rules.py.
+Reasons of verdicts are codes; no verdict depends on their texts, which are in report/reasons.yaml. The module
+report/claims/rules.py defines the names of the verdicts (VERDICTS), the Press rank, and SYNTHETIC, the name used
+instead of a corpus for claims that need no corpus.
 """
 
 import math
@@ -121,21 +123,24 @@ class Claim:
     premises: tuple[Callable[[r.CorpusData, Sequence[str]], Premise | None], ...] = ()
 
     def concerns(self, dataset: str) -> bool:
-        """Return True if the claim is about the corpus `dataset`; for SYNTHETIC, if the claim needs no corpus."""
+        """Return True if the claim is about the corpus `dataset`.
+
+        If `dataset` is SYNTHETIC, return True for the claims that need no corpus, and only for these.
+        """
         is_named = r.matches(dataset, self.corpora.removeprefix("!"))
         return is_named != self.corpora.startswith("!") and (dataset == r.SYNTHETIC) == (self.corpora == r.SYNTHETIC)
 
 
 def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
-    """Return the claim `name`; its source, section, statement and limits come from report/claims.yaml.
+    """Return the claim `name`; its `source`, `statement`, `where` and `limits` come from report/claims.yaml.
 
     Args:
         name: the id of the claim.
         rule: the rule that decides it.
         models: shell patterns of the models on which the rule is evaluated.
-        options: further attributes of `Claim`, such as `corpora`. The keyword `control` replaces the control of `rule`
-            and has the same form (see `Rule`). Example: with `control=(0, r.FAILS)`, the rule must give a verdict in
-            FAILS when TRUTH replaces the first model. `control=None` removes the rule's control.
+        options: further attributes of `Claim`, such as `corpora`. The keyword `control` replaces the control of `rule`:
+            a pair (position, verdicts) as in `Rule`, or None for no control. Example: `(0, r.FAILS)` puts TRUTH in
+            place of the first model, and the rule must then give a verdict in FAILS.
     """
     rule = replace(rule, control=options.pop("control", rule.control))
     return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
@@ -149,9 +154,9 @@ class Entry:
         claim: the claim.
         dataset: the corpus, or SYNTHETIC.
         verdict: one of VERDICTS.
-        reason: None if the verdict is the rule's own, and decided. Otherwise the reason why the rule could not decide,
-            or why the verdict differs from the rule's.
-        numbers: the numbers of the rule; empty if the rule could not be evaluated.
+        reason: None if the rule gave *reproduced* or *not reproduced* and no broken premise replaced this verdict.
+            Otherwise the reason why the rule could not decide, or the broken premise.
+        numbers: the numbers that the rule computed; empty if the rule could not be evaluated.
         premises: the premises that were checked.
     """
 
@@ -218,8 +223,9 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
     """Yield the premises of a claim, both those that hold and those that are broken.
 
     The order is: the premises of the rule, those of `Claim.premises`, the premise on the sizes of the models, and the
-    control. The control evaluates the rule on the true distribution, if that is known. `verdict` is the rule's verdict
-    on the claim's own models.
+    premise that the control passes. The control evaluates the rule with the true distribution as one of the models, and
+    passes if the verdict is as expected (see `Rule`). The control is left out if the true distribution is unknown.
+    `verdict` is the rule's verdict on the claim's own models.
     """
     rule = claim.rule
     if claim.corpora != r.SYNTHETIC:
@@ -305,11 +311,11 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
     """Return the premise that the sizes of a claim's models do not explain the verdict.
 
     If the sizes of the first and the last model differ by at most SAME_SIZE, the premise holds. Otherwise the rule is
-    evaluated a second time, on models of equal size: the claim's models with `-equal` appended to the name of the first
-    (`mos-equal` for `mos`), or, if no such model was run, the pair that EQUAL_PAIRS has for the claim's models.
+    evaluated a second time, on models of equal size. In these, `-equal` is appended to the name of the claim's first
+    model (`mos-equal` for `mos`). If no such model was run, the table EQUAL_PAIRS may name another pair.
 
-    The premise holds if both evaluations give the same verdict. It is broken if the verdicts differ, or if there are
-    no models of equal size. A broken premise replaces only a verdict in favour of the larger model.
+    If both evaluations give the same verdict, the premise holds, too. If the verdicts differ, or no models of equal
+    size were run, it is broken. A broken premise replaces only a verdict in favour of the larger model.
 
     Args:
         data: the records of the corpus.
