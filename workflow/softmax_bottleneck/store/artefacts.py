@@ -40,10 +40,11 @@ def sidecar(path: Path) -> Path:
 
 
 def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
-    """Let `write` fill a temporary file, rename that file to `path`, and return its sha256.
+    """Write a file atomically and return its sha256: `write` fills a temporary file, which is then renamed to `path`.
 
-    After a crash, `path` holds the complete old or the complete new content. A crash between the renames of the file
-    and of its hash leaves no hash. Readers then treat the file as damaged, and the step that wrote the file runs again.
+    After a crash, `path` holds the complete old or the complete new content. The old hash is removed before the rename
+    and the new one appears after it. A crash in between leaves no hash: readers treat the file as damaged, and the step
+    that writes it runs again.
 
     Args:
         path: the file; its folder is created if missing.
@@ -86,7 +87,8 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
 class _Watched:
     """A file that keeps its first disk error in the attribute `trouble` (None: no error so far).
 
-    Writers in C hide a disk error behind an unrelated one. `write_with` therefore raises the error in `trouble`.
+    Libraries written in C, such as PyTorch, replace a disk error by an unrelated one. When saving fails, `write_with`
+    therefore raises the error in `trouble`, if there is one.
     """
 
     file: BinaryIO

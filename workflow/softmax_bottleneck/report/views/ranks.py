@@ -197,11 +197,11 @@ def sweep_figure(
 ) -> plots.Drawing:
     """Draw measured and published metrics against options of the head, such as the number of components.
 
-    There is a row of panels per corpus and option. It shows the models of the study's searches over this option. It
-    also shows published models that the study does not train, if their names end in the option and its value, such as
-    `mos-nt-components15` for `components`. The published numbers are in the same panels as the measured ones if this
-    study's models have the published settings, else in a second row of panels. A run or published model is drawn only
-    if it has all metrics of `panels` and `beside`.
+    For each corpus and option, a row of panels shows the models of the study's searches over this option. It also shows
+    published models that the study does not train and whose names end in the option and its value, such as
+    `mos-nt-components15` for `components`. If the study's models have other settings than the published ones, the
+    published numbers have a row of their own. A run or published model is drawn only if it has all metrics of `panels`
+    and `beside`.
 
     Args:
         source: the experiment with its records.
@@ -384,10 +384,10 @@ MATRICES = {
 def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
     """Yield one section per kind of rank, with ranks of untrained heads, averaged over random samples.
 
-    A kind is a matrix (the probabilities or their logarithms) with a tolerance; MATRICES lists them. There is a row per
-    model and reading, and a column per number of mixture components. A reading fixes options that the published
-    description leaves open, such as the activation. Only the first section shows published ranks. A kind without ranks
-    has no section. The option `synthetic` is read by the step `synthetic`, not here.
+    A kind of rank has a matrix (probabilities or their logarithms) and a tolerance; MATRICES lists the kinds. There is
+    a row per model and reading, and a column per number of mixture components. A reading fixes options that the
+    published description leaves open, such as the activation. Only the first kind has published ranks. A kind without
+    ranks has no section. This function ignores `synthetic`, which tells the step `synthetic` what to compute.
     """
     every, published = (
         table.assign(components=table["condition"].str.extract(r"(?:^|;)K=(\d+)")[0].fillna("1").astype(int))
@@ -431,18 +431,18 @@ def robustness_table(
     synthetic: Literal["rebuild", "noise", "noise-effective"],
     size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000,
 ) -> Iterator[Section]:
-    """Yield one section with measured and published ranks of a matrix of rank 10 after rounding or added noise.
+    """Yield one section with measured and published ranks of a matrix of rank 10, rebuilt from its SVD or with noise.
 
     The matrix is the log-probability matrix of a run, of which only the ten largest singular values are kept. A row of
-    the table is a round of rebuilding the matrix from its SVD, or a level of noise that is added to its singular
-    values. The options `synthetic` and `size` tell the step `synthetic` which ranks to compute; they are not read here.
+    the table is a round of decomposing and rebuilding the matrix, which adds rounding errors, or a level of noise. This
+    function ignores `synthetic` and `size`, which tell the step `synthetic` what to compute.
 
     Args:
         source: the experiment with its records.
         synthetic: `rebuild` for rounds of rebuilding; `noise` for Press ranks under noise; `noise-effective` for
             effective ranks under noise.
-        size: number n of test contexts, i.e. of rows of the log-probability matrix. Noise is added to the n x n
-            diagonal matrix of singular values.
+        size: number n of test contexts, i.e. of rows of the log-probability matrix. Noise is added to all entries of
+            an n x n matrix, whose diagonal has the ten singular values and then zeros.
     """
     names = (source.experiment.artefact, "SM 5.1 text")
     drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
@@ -487,15 +487,15 @@ def robustness_table(
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(row of the table, metric): value as text}; of several records of a pair, the first one counts.
+    """Return {(row of the table, metric): value as text} for a frame with the columns condition, metric and value.
 
-    `frame` has the columns condition, metric and value. A part of the condition decides the name of the row in the
-    table that `robustness_table` returns:
+    If several lines of `frame` have the same row and metric, the first one counts. The condition decides the name of
+    the row in the table that `robustness_table` returns:
 
     * `c=1e-20` becomes the row `c = 1e-20`: noise of level c was added to the singular values.
-    * `iteration=3` becomes the row `round 3`: the matrix was decomposed by SVD and rebuilt three times.
-    * `iteration=3` and `as printed` become the row `round 3, diagonal as printed`. Here only the diagonal matrix of
-      singular values was rebuilt, as in the paper's Algorithm 1.
+    * `iteration=3` becomes the row `round 3`: the whole matrix was decomposed by SVD and rebuilt three times.
+    * `iteration=3` with `as printed` becomes the row `round 3, diagonal as printed`: only the diagonal matrix of
+      singular values was decomposed and rebuilt, as in the paper's Algorithm 1.
     * Any other condition becomes the row `all singular values`: the matrix before truncation.
     """
     values: dict[tuple[str, str], str] = {}

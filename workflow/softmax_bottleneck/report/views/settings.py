@@ -30,7 +30,8 @@ class Setting:
 
     Attributes:
         setting: key in a study file, such as `schedule.epochs`, or `seed`.
-        published: name of the same setting in report/published, where it is in the column `metric`.
+        published: the paper's name of the setting, such as `wdrop`: a value of the column `metric` in the CSV files of
+            report/published.
         label: text in front of the row.
     """
 
@@ -42,9 +43,9 @@ class Setting:
 def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...]) -> Section:
     """Return a section with a row per setting and a column per model; a cell has the study's and the published value.
 
-    The study's value is shown as `none` if the model's head has no such setting. In the row `seed`, the study's value
-    is the seed of the paper's own run, `author_seed` in the study's YAML file. In this row, `none` means that the paper
-    does not publish its seed.
+    `none` instead of the study's value means that the model's head has no such setting. The row `seed` shows the
+    published seed and the study's `author_seed`: the seed that the study copies from the paper and uses for its first
+    run of the model. In this row, `none` means that the study has no `author_seed` for the model.
     """
     published_names = {line.setting: line.published for line in settings}
 

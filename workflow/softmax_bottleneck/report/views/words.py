@@ -50,7 +50,10 @@ def wordsim_table(source: Source, dataset: str) -> Section:
 
 
 def coverage_table(source: Source, dataset: str) -> Section:
-    """Return a section with a row per benchmark: its number of word pairs, and of pairs with an unknown word."""
+    """Return a section with a row per benchmark of word similarity and two columns with numbers of word pairs.
+
+    The columns count all pairs of the benchmark, and the pairs with a word that is not in the corpus's vocabulary.
+    """
     rows = _benchmarks(source, dataset, PAIRS_UNKNOWN)
     columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
     return source.section(dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric))
@@ -136,8 +139,8 @@ GROUPS = {"yang2018_cherry_picked": "Yang et al. 2018", "authors_cherry_picked":
 class Place(NamedTuple):
     """A position in the test text at which the next word is predicted.
 
-    `group` is the group of positions, such as `random`; `number` counts within the group, from 1; `target` is the true
-    next word.
+    `group` says how the position was chosen (a key of GROUPS, such as `random`); `number` counts within the group, from
+    1; `target` is the true next word.
     """
 
     group: str
@@ -175,8 +178,9 @@ def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
     """Return (predictions, all positions, published positions) for a corpus.
 
-    `predictions` is {model: {position: prediction}} of each model's first run; models without predictions are left
-    out. `all positions` are the measured ones, followed by those that are only published.
+    The predictions are {model: {position: prediction}} of each model's first run; models without predictions are left
+    out. The published positions are those that the file CONTEXTS lists for the corpus. The list of all positions has
+    those with predictions first, then the other published ones.
     """
     measured = {
         model: own
@@ -249,9 +253,10 @@ def hits_figure(source: Source) -> plots.Drawing:
 def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, str], _: object) -> None:
     """Draw one panel on `axes`: for each model a row with a square per position, and the number of hits at the end.
 
-    A filled square is a hit. `data` has the columns dataset, model, group, context, target, measured and published.
-    `row` is the corpus and the column to draw, `measured` or `published`: 1 for a hit, 0 for a miss, nan for no
-    prediction. Positions at which every model has nan are left out.
+    A filled square is a hit. Each line of `data` is a model at a position, which the columns group, context (its number
+    in the group) and target (the true word) name; the other columns are dataset, model, measured and published. `row`
+    is the corpus and the column to draw, `measured` or `published`: 1 for a hit, 0 for a miss, nan for no number.
+    Positions and models that have only nan are left out. `source` has the titles and the order of the models.
     """
     dataset, side = row
     name = plots.corpus_title(source, dataset) if side == "measured" else source.published_title(dataset)
