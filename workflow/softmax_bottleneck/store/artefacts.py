@@ -267,7 +267,8 @@ def read_lines(path: Path) -> list[Any]:
     Reading stops at the first line that is not valid JSON, such as one that a kill has cut off.
 
     Raises:
-        DataError: the log has a hash file and does not match it. Logs without a hash file are not checked.
+        DataError: the log does not match its hash file. A log that `append_line` writes has no hash file and is not
+            checked.
     """
     if not path.exists():
         return []

@@ -22,7 +22,11 @@ class DataError(UserError):
 
 
 class IncompleteError(ExpectedError):
-    """The error of a command that finds results missing or damaged."""
+    """The error of a command on a whole study, such as `verify`, if results are missing or damaged.
+
+    `verify` also raises it if a planned run diverged or failed. A function that reads one damaged file raises DataError
+    instead.
+    """
 
     exit_code = 3
 

@@ -31,9 +31,10 @@ class Store:
     def job_file(self, job: str) -> Path:
         """Return the file that marks the training job `job` as finished.
 
-        A job trains one model with one or several seeds. With several seeds, its name `job` is
-        `<dataset>/<model>/<seed>+<seed>...-<12 hex digits>`. With one seed, the name is the path of the run. The file
-        holds no results, which are in the done.json of each run.
+        A job trains one model with one or several seeds. With one seed, its name `job` is the path of the run. With
+        several seeds, it is `<dataset>/<model>/<seed>+<seed>...-<12 hex digits>`; the digits are a hash of the runs'
+        paths. The file holds the hash of each run's done.json. It is written only if the study's `replicas_per_job`,
+        the number of seeds per job, is above 1.
         """
         return self.root / "jobs" / f"{job}.json"
 
@@ -44,10 +45,10 @@ class Store:
     def fits_folder(self, path: str) -> Path:
         """Return the folder `path` below results/fits.
 
-        A unit of fits has two folders. The first holds the unit's record and resume states; its path is
-        `<plan>/<name>/<seed>-<unit_id>` (`Unit.path`). The second holds the results of the single fits; its path is
-        `laws/<name>/<seed>-<law_id>` (`laws/` and `Unit.law_path`). Units with the same distributions and settings
-        share the second folder.
+        A unit of fits has two folders. The first holds the unit's record and resume states; its path is `Unit.path`,
+        which is `<plan>/<name>/<seed>-<unit_id>`. The second holds the results of the single fits; its path is `laws/`
+        followed by `Unit.law_path`, which is `<name>/<seed>-<law_id>`. Units of different plans or studies share the
+        second folder if they have the same distributions and settings, so that equal fits are computed once.
         """
         return self.root / "fits" / path
 

@@ -17,17 +17,18 @@ class Rates:
     """The sustained rates of a device. A multiply-add counts as two FLOP.
 
     Attributes:
-        vocabulary: FLOP/s of the matrix products over the vocabulary in training.
-        network: FLOP/s of all other matrix products.
+        vocabulary: FLOP/s of the products with the output matrix, which give the logits of all words.
+        network: FLOP/s of all other matrix products of a model.
         update_s: seconds of overhead per update: kernel launches, dropout masks and the sequential steps of an LSTM.
         segment_s: seconds of overhead per segment of dynamic evaluation (the tokens between two updates).
         float64: FLOP/s of Gram matrices in float64.
         eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
         weights: bytes/s at which the network's weights are read from memory. This rate limits the evaluation of one
             long text at batch size 1, where every token reads all weights.
-        cells: (context, word) pairs per second in an update of a fit, without the matrix products. The rate holds for a
-            head that applies one function to each logit. A mixture of K components is K times slower, and an LMS head
-            with K sigmoids is K / 2 times slower.
+        cells: (context, word) pairs per second for which an update of a fit turns logits into the loss and its
+            gradients; the matrix products are not included. The rate holds for a head that applies one function to each
+            logit. A mixture of K components is K times slower. A linear monotonic softmax (`heads.lms`) with K sigmoids
+            is K / 2 times slower.
     """
 
     vocabulary: float

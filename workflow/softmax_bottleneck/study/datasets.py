@@ -124,7 +124,7 @@ class Dataset:
     wordsim: schema.Name | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a key is set without another key or value that it requires."""
+        """Raise ValueError if keys contradict each other, such as `base` without `train_tokens`."""
         if len({self.base is None, self.vocabulary_size is None, self.train_tokens is None}) > 1:
             raise ValueError("base, vocabulary_size and train_tokens belong together: a corpus cut from another")
         if (self.kind == "language") != (self.language is not None):
@@ -142,12 +142,12 @@ class Dataset:
     def identity(self) -> str:
         """The hash that identifies the corpus, as 64 hex digits.
 
-        The hash depends on which of these attributes is set; if several are set, the first one counts:
+        The first of these attributes that is set determines the hash:
 
-        1. `language`: hash of its settings and of the code that makes the language.
-        2. `expected.token_sha256`: this hash itself.
-        3. `base`: hash of the identity of the base corpus, of `vocabulary_size` and of `train_tokens`.
-        4. `files`: hash of the hashes of all files.
+        1. `language`: a hash of its settings and of the code that makes the language.
+        2. `expected.token_sha256`: the value declared there.
+        3. `base`: a hash of the base corpus's identity, of `vocabulary_size` and of `train_tokens`.
+        4. `files`: a hash of the hashes of all files.
 
         Raises:
             UserError: a local file without a declared hash does not exist.

@@ -1,6 +1,6 @@
 """The section `fits` of a study: which heads are fitted to which known distributions, and with which settings.
 
-This module reads and plans them; `training.fit` computes them. A fit trains a head and one free vector per context.
+This module reads the section and plans the fits; `training.fit` computes them. A fit trains a head and one free vector per context.
 """
 
 import itertools
@@ -51,8 +51,9 @@ class FitPlan:
             combined with every number of words.
         contexts: for `dirichlet`, the number of distributions sampled, N in figures (published: 1e5).
         language: for `language`, settings as in the file of a synthetic dataset, without rank, seed and token counts.
-        ranks: for `language`, the ranks r of the logits, with one language per rank. Log-probabilities have rank r + 2.
-        sample: mean number of words that are sampled for one update, over all contexts together. With 0, no words are
+        ranks: for `language`, the ranks r of the true logits without the word biases, with one language per rank. The
+            word biases and the normalisers of the contexts raise the rank of the log-probabilities to r + 2.
+        sample: expected number of words that each update samples, summed over all contexts. With 0, no words are
             sampled, and the loss is computed from the exact distributions.
         widths: widths of the context and word vectors, D or d in figures; every model is fitted at each of them.
         models: {name of a model: the head to fit, with its label}.
