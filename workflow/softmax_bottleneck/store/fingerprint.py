@@ -120,8 +120,9 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 def _summary(source: str) -> tuple[str, frozenset[str]]:
     """Return the hash of a module's syntax tree, and the names that the module imports from the package.
 
-    `source` is the text of the module. Comments, docstrings and imports under `if TYPE_CHECKING` do not count. Names are relative to the package. A name
-    can be a module (`heads.gss`), or a module with an object in it (`heads.base.Head`).
+    `source` is the text of the module. Comments, docstrings and imports under `if TYPE_CHECKING` do not count. Names
+    are relative to the package. A name can be a module (`heads.gss`), or a module with an object in it
+    (`heads.base.Head`).
     """
     tree = ast.parse(source)
     tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
