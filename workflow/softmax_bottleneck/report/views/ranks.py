@@ -145,7 +145,7 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
         _grid_panel(row[0], ours, f"{plots.corpus_title(source, dataset)}: measured")
         if has_published:
-            _grid_panel(row[1], theirs, plots.paper_title(source, dataset, source.is_published(dataset)))
+            _grid_panel(row[1], theirs, plots.paper_title(source, dataset, source.same(dataset, *source.models)))
             window = windows.get(source.corpus(dataset), (math.nan, math.nan))
             row[1].axvspan(*window, color=plots.LIGHT.grid, zorder=0)
 
