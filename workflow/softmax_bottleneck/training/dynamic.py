@@ -114,10 +114,10 @@ class DynamicEvaluation(Evaluator, Work):
         return self.share, f"dynamic evaluation, {self.where}"
 
     def outcome(self, session: Session) -> Outcome:
-        """Return (content of dynamic.json, {input file: sha256}, {}); the empty dict is for further provenance.
+        """Return (content of dynamic.json, `parents`, {}); the empty dict means no further entries in the provenance.
 
-        The content has the status ("ok"), the settings, the wall time in seconds, which `session` tells, and the
-        perplexities and losses (keys in `Evaluator.results`).
+        The content has the keys `status` ("ok"), `settings`, `wall_s` (wall time of all sessions in seconds), and the
+        keys of `Evaluator.results`, with the perplexities and losses.
         """
         settings, wall_s = dataclasses.asdict(self.settings), round(session.wall_s(), 3)
         return {"status": "ok", "settings": settings, "wall_s": wall_s} | self.results(), self.parents, {}

@@ -1,15 +1,16 @@
 """Dynamic evaluation: the weights follow a text while it is scored (Krause et al. 2018; used by Kanai 2018, section 4).
 
-First, one pass over the training text, with fixed weights, gives gradient statistics M and R of each weight. The pass
-reads batches of short segments. Let g_b be the gradient of the mean loss of batch b = 1 .. B, and let m be the mean of
-M over the entries of a parameter tensor:
+A text is read segment by segment. A segment is a few consecutive rows; a row has one token of each stream.
 
-    scaling `mean` (Krause's code):   M = sqrt(sum_b g_b^2 / B),   R = M / mean over tensors of m
-    scaling `sum`  (Yang's code):     M = sqrt(sum_b g_b^2),       R = M / sum  over tensors of m
+First, one pass over the training text, with fixed weights, gives gradient statistics M and R of each weight. Let g_b be
+the gradient of the mean loss of segment b = 1 .. n, and let m_j be the mean of M over all entries of trained tensor j:
 
-Then every segment of a text is scored. After each segment, its gradient g moves the weights theta away from the trained
-weights theta_0, and a decay moves theta back (RMS with a global prior, Krause et al. 2018, section 4). With step size
-eta, decay rate lambda and a small constant epsilon:
+    scaling `mean` (Krause's code):   M = sqrt(sum_b g_b^2 / n),   R = M / mean_j m_j
+    scaling `sum`  (Yang's code):     M = sqrt(sum_b g_b^2),       R = M / sum_j m_j
+
+Then every segment of the validation or test text is scored. After each segment, its gradient g moves the weights theta
+away from the trained weights theta_0, and a decay moves theta back (RMS with a global prior, Krause et al. 2018,
+section 4). With step size eta, decay rate lambda and a small constant epsilon:
 
     theta <- theta + lambda min(R, 1 / lambda) (theta_0 - theta) - eta g / (M + epsilon)
 
@@ -20,8 +21,10 @@ a weight drop of 0.5, because cuDNN's backward pass required train mode. The sco
 therefore come from a network in which half of the recurrent weights are set to zero at random. This module needs no
 train mode, because the LSTM body makes cuDNN prepare a backward pass in evaluation mode, too.
 
-Numerical stability: M + epsilon > 0, and clipping R at 1 / lambda keeps the decay from overshooting theta_0. A loss
-that is not finite counts as infinite, so that the step size and decay that led to it are not chosen. With eta = 0, the
+Pairs (eta, lambda) are tried on the validation text, and the pair with the lowest loss is chosen (see `Evaluator`).
+
+Numerical stability: M + epsilon > 0, and clipping R at 1 / lambda keeps the decay from overshooting theta_0. If the
+loss of a pair is not finite, it counts as infinite, so that any pair with a finite loss is preferred. With eta = 0, the
 weights do not change at all.
 
 Shapes: L rows of a text in B columns (streams), N predicted tokens of a segment.
@@ -102,6 +105,9 @@ class Reading:
         segment: number of rows of a segment.
 
     Attributes:
+        parameters: the trained tensors of the model (`parameters_of`).
+        position: number of rows read so far.
+        hidden: the body's state after these rows.
         KEPT: names of the attributes that are saved for resuming.
     """
 
@@ -119,7 +125,7 @@ class Reading:
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
-        """Read the next segment, and call `self.use` with the segment's losses in nats, which are differentiable."""
+        """Read the next segment, and call `self.use` with the losses of its N predicted tokens (differentiable)."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
@@ -128,11 +134,14 @@ class Reading:
         self.use(self.model.head.losses(output.dropped_TBD, targets_N, generator=None))
 
     def use(self, losses: RowNLL) -> None:
-        """Process the losses of a segment; defined by subclasses."""
+        """Process the losses of a segment, in nats: one per predicted token (`nll_N`), and their sum (`total`).
+
+        Subclasses define this method.
+        """
         raise NotImplementedError
 
     def gradients(self, losses: RowNLL) -> list[Tensor]:
-        """Return the gradient of a segment's mean loss with respect to each tensor of `self.parameters`."""
+        """Return the gradient of a segment's mean loss per token with respect to each tensor of `self.parameters`."""
         return list(torch.autograd.grad(losses.total / len(losses.nll_N), self.parameters))
 
     def leave(self) -> None:
@@ -152,7 +161,12 @@ class Reading:
 
 
 class Gathering(Reading):
-    """A pass over the training text that sums the squared gradients of all batches (a batch is one segment)."""
+    """A pass over the training text, with fixed weights, that sums squared gradients for the gradient statistics.
+
+    Attributes:
+        squares: for every tensor of `parameters`, the squared gradients summed over the segments read so far.
+        batches: number of these segments; each segment, with its rows of all streams, is one batch.
+    """
 
     KEPT = (*Reading.KEPT, "squares", "batches")
 
@@ -162,7 +176,7 @@ class Gathering(Reading):
         self.batches = 0
 
     def use(self, losses: RowNLL) -> None:
-        """Add the squared gradients of a batch to the sums."""
+        """Add the squared gradients of a segment's mean loss to `squares`, and count the segment in `batches`."""
         gradients = self.gradients(losses)
         torch._foreach_addcmul_(self.squares, gradients, gradients)
         self.batches += 1
@@ -236,10 +250,15 @@ class Evaluator:
     """A dynamic evaluation in resumable steps: gradient statistics, tuning, and scores of validation and test text.
 
     A candidate is a `Setting`: a step size and a decay, with the same epsilon for all candidates. Every candidate is
-    tried on the tuning text: the first `settings.tune_tokens` tokens of the validation text (None: all of it). The
-    candidate with the lowest loss is chosen and scores the whole validation text. If this loss is not below the loss of
-    the fixed trained weights, dynamic evaluation does not help. The reported step size is then 0, and the results are
-    those of the trained weights.
+    tried on the tuning text: the first `settings.tune_tokens` tokens of the validation text, or all of this text if
+    this number is None. The candidate with the lowest loss is chosen and scores the whole validation text. If its loss
+    on the whole text is not below that of the fixed trained weights, dynamic evaluation does not help. The reported
+    step size is then 0, and the results are those of the trained weights.
+
+    Args:
+        model: the trained model; it is put into evaluation mode.
+        corpus: token ids of the training, validation and test texts.
+        settings: the settings of dynamic evaluation.
 
     Attributes:
         texts: token ids [L, B] of the texts in the order of reading. First the training text, for statistics; then the

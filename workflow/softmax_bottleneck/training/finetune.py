@@ -58,9 +58,14 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 class Finetuner(Trainer):
     """A trainer that starts from trained weights, which count as the result of epoch 0.
 
-    `weights` maps names to the trained tensors. The trained weights remain the weights to be tested (`best`) until an
-    epoch has a lower validation loss. If the schedule's `tested_weights` is `last`, every epoch replaces `best`,
-    whatever its loss.
+    The attribute `best` holds the weights to be tested. At first these are the trained weights, until an epoch has a
+    lower validation loss. If the schedule's `tested_weights` is `last`, every epoch replaces `best`, whatever its loss.
+
+    Args:
+        run: the finetuned run.
+        corpus: token ids of its corpus.
+        device: device of the computation.
+        weights: {name: trained tensor}, the weights that finetuning starts from.
     """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:

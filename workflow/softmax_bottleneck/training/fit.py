@@ -1,9 +1,10 @@
 """The step `fit`: it fits output heads of several widths to the same known distributions.
 
-A *unit* is the set of all fits to the distributions of one seed. Each finished fit has a file of its own, whose name
-contains a hash of the fit's settings. The files of all fits to the same distributions are in one folder. If a study's
-YAML gets a new head or width, finished fits are therefore not repeated. The missing fits of a unit run together,
-because they share the distributions and all samples.
+A *plan* is an entry under `fits` of a study's YAML. A *unit* is the set of all fits of a plan to the distributions of
+one seed. Each finished fit has a file of its own, whose name contains a hash of the fit's settings. Units with the same
+distributions and the same training settings (`Unit.law_id`) keep these files in one folder. If a plan gets a new head
+or width, it has new units, but finished fits are not repeated. The missing fits of a unit run together, because they
+share the distributions and all samples.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ LARGEST_RANKED = 1 << 24  # largest number of cells (contexts x words) of a matr
 def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Fit output heads with free context vectors to the known distributions of one seed, or resume the fits.
 
-    `path` is the path of the unit, such as `<plan>/rank32/1-<unit_id>` (see `Unit.path`). `say` prints a line of
-    progress. If `restart` is true, earlier results of the unit are discarded.
+    `path` is the path of the unit, such as `<plan>/rank32/1-<unit_id>` for the distributions `rank32` and seed 1 (see
+    `Unit.path`). `say` prints a line of progress. If `restart` is true, earlier results of the unit are discarded.
     """
     unit = study.unit(path)
     options = Options.of(study, say, restart)
@@ -48,8 +49,9 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
 def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
     """Do the missing fits of a unit (all fits to the distributions of one seed); return the content of done.json.
 
-    Units with the same distributions share `law_folder`, so that a fit that belongs to several units is done once. A
-    lease on `law_folder` lets one process at a time work there.
+    Other units, such as those of another plan, share `law_folder` if their distributions and training settings are the
+    same. A fit that belongs to several units is therefore done once. A lease lets one process at a time work in
+    `law_folder`.
 
     Args:
         unit: the heads, widths and known distributions.
@@ -151,10 +153,10 @@ class Fitting(Work):
         return {"updates": self.updates, "early": self.early, "fits": fits}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state` returned.
+        """Restore the unfinished fits from `state`, a result of the method `state`.
 
-        A state contains the fits that were missing when it was saved. If a fit that was finished then is missing now
-        (its file was lost or damaged), nothing is restored and all missing fits start over.
+        If `state` lacks one of the missing fits, nothing is restored, and all missing fits start over. This happens if
+        the file of a finished fit was lost or damaged after `state` was saved.
         """
         if self.fits.keys() <= state["fits"].keys():
             self.updates, self.early = state["updates"], state["early"]
@@ -166,7 +168,7 @@ class Fitting(Work):
         return self.updates / self.recipe.updates, self.where
 
     def outcome(self, session: Session) -> Outcome:
-        """Measure the fits, write a file for each, and empty `self.fits`; return (record, parents, extras).
+        """Measure every fit in `self.fits`, write its file, and drop the fit; return (record, parents, extras).
 
         Returns:
             record: content of done.json, with the keys `status` ("ok"), `wall_s` (seconds) and `rows`, one per metric
@@ -194,7 +196,10 @@ class Fitting(Work):
         return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
-        """Return True if ranks can be measured: the distributions have no zeros and at most LARGEST_RANKED cells."""
+        """Return True if ranks can be measured: the matrix of distributions has no zeros and is not too large.
+
+        It may have at most LARGEST_RANKED cells (contexts x words).
+        """
         return self.known.p_NM.size <= LARGEST_RANKED and bool((self.known.p_NM > 0).all())
 
     def _measured(self, fit: Fit, fitted: FreeContexts) -> dict[str, Any]:
