@@ -100,14 +100,14 @@ class FitPlan:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit of one head at one width.
+    """A fit of one head, either at a given width or with as many parameters as another head has at that width.
 
     Attributes:
         model: name of the model in the plan.
         head: the head to fit.
-        width: width of the context and word vectors of `head` or, if `equal_to` is not None, of `equal_to`.
-        equal_to: another head, or None. With another head, `head` gets the largest width at which it has at most as
-            many parameters as `equal_to` has at `width`.
+        width: the given width of the context and word vectors. It is the width of `head` if `equal_to` is None.
+        equal_to: the other head, or None. If it is set, `width` is its width, and `head` gets the largest width at
+            which `head` has no more parameters than `equal_to`.
     """
 
     model: str
@@ -126,15 +126,17 @@ class Fit:
     def file_name(self) -> str:
         """The name of the file with the fit's results: `<head>-d<width>-<fit_id>.json`.
 
-        The folder of the file is results/fits/laws/<name>/<seed>-<law_id> (`Unit.law_path`).
+        The `fit_id` is a hash of the fit's head, width, `equal_to` and code. The folder of the file is
+        results/fits/laws/<name>/<seed>-<law_id> (`Unit.law_path`).
         """
         return f"{self.head.name}-d{self.width}-{self.fit_id}.json"
 
     @property
     def condition(self) -> str:
-        """The condition of the fit's numbers in the records: width, head and `equal_to`.
+        """The fit's part of a condition in the records, such as `d=8;head=mos;equal=softmax`.
 
-        Example: `d=8;head=mos;equal=softmax`.
+        It gives the width, the name of the head and, if `equal_to` is set, the name of that head. In the records, it
+        follows the part that names the distributions (`Unit.condition`).
         """
         return f"d={self.width};head={self.head.name}" + (f";equal={self.equal_to.name}" if self.equal_to else "")
 
@@ -148,7 +150,7 @@ class Unit:
         kind: source of the distributions: `dirichlet` (sampled from a Dirichlet distribution) or `language` (the
             contexts of a synthetic language).
         name: name of the distributions within the plan, such as `alpha0.1-M100` or `rank32`.
-        condition: part of the condition in the records that names the distributions, such as `alpha=0.1;M=100;N=1000`.
+        condition: first part of a condition in the records. It names the distributions: `alpha=0.1;M=100;N=1000`.
         law: settings of the known distributions, without the seed: `alpha`, `words` and `contexts` for `dirichlet`, or
             the settings of a synthetic language (fields of `LanguageSettings`) for `language`.
         seed: seed of the distributions, the sampled words and the initial values.
@@ -178,10 +180,11 @@ class Unit:
 
     @cached_property
     def law_id(self) -> str:
-        """The first 12 hex digits of a hash of what all fits of this unit share.
+        """The first 12 hex digits of a hash of all that determines the fits, except their heads, widths and code.
 
-        These are the distributions with their seed, the code that makes them, and the settings of the fits (RECIPE).
-        Units with the same `law_id` share the files of their fits.
+        The hash covers the known distributions with their seed and the code that makes them. It also covers the
+        settings that hold for all fits: `sample`, `bias`, `updates`, `learning_rate` and `gradient`. Units with the
+        same `law_id` share the files of equal fits.
         """
         facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
         return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]
@@ -200,7 +203,10 @@ class Unit:
 
     @cached_property
     def unit_id(self) -> str:
-        """The identifier of the unit: the first 12 hex digits of a hash of its distributions and fits."""
+        """The identifier of the unit: the first 12 hex digits of a hash of its `law_id` and its fits.
+
+        The hash covers the model and the `fit_id` of every fit. Unlike `law_id`, it thus depends on heads and widths.
+        """
         return digest([self.law_id, [f"{fit.model} {fit.fit_id}" for fit in self.fits]])[:12]
 
     @property

@@ -26,16 +26,17 @@ class LanguageSettings:
         markers_per_topic: number of marker words of a topic; sampling a marker starts its topic.
         seed: seed of the distribution and of the texts.
         train_tokens, valid_tokens, test_tokens: number of words of each split.
-        zipf_exponent: exponent of the word frequencies.
-        topic_strength: nats that a topic adds to the logits of its own words.
+        zipf_exponent: exponent a of Zipf's law: in all contexts, the logit of word i includes -a ln(i + 2.7).
+        topic_strength: mean number of nats that a topic adds to the logits of the words of its theme, a set of words
+            that includes the topic's markers.
         class_strength: standard deviation, in nats, of the part of the logits that depends on word classes.
-        affinity_strength: standard deviation, in nats, of the part of the logits that depends on the affinities of
-            words to contexts.
+        affinity_strength: scale, in nats, of the part of the logits that depends on the affinities of words to
+            contexts. The standard deviation of this part grows with the rank, to several times the scale.
         affinity_dimensions: dimension of the space with a point for every word and context; the affinity of a word to a
             context is high if their points are close.
-        affinity_bandwidth: standard deviation of the frequencies of random Fourier features. The features approximate a
-            Gaussian kernel of width 1 / affinity_bandwidth, which turns distances into affinities. With larger values,
-            the singular values of log P* decay more slowly.
+        affinity_bandwidth: inverse of the width of the Gaussian kernel that turns the distance of two points into an
+            affinity. Random Fourier features approximate this kernel. With a larger affinity_bandwidth, the singular
+            values of log P* decay more slowly.
     """
 
     vocabulary_size: Annotated[Integer, Field(ge=10)]

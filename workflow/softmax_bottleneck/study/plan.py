@@ -52,8 +52,8 @@ def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
     """Return {name of a training job: its runs}; the runs of a job differ only in their seeds.
 
     A job has at most `study.replicas_per_job` runs. A job with one run has the path of the run as its name. A job with
-    several runs has the name `<dataset>/<model>/<seed>+<seed>...-<hash>`. Finished runs are included, so that the jobs
-    never change.
+    several runs has the name `<dataset>/<model>/<seed>+<seed>...-<hash>`, with a hash of its runs' paths. Finished runs
+    are included, so that a job keeps its name and its runs when some of them finish.
     """
     found: dict[str, tuple[Run, ...]] = {}
     for (dataset, model), replicas in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):

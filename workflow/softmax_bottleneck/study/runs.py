@@ -74,7 +74,7 @@ class Head:
 
 @schema.section
 class Body:
-    """The network below the head, and how its output enters the head.
+    """The network below the head, and whether its word vectors are also the head's output matrix.
 
     Dropouts are probabilities. The LSTM uses locked dropout, with one mask for all positions of a chunk; the
     transformer uses plain dropout. Names in brackets are those of the AWD-LSTM code.
@@ -83,7 +83,8 @@ class Body:
         kind: architecture: `awd-lstm`, LSTM layers; or `transformer`, a causal encoder without state between chunks.
         embedding_size: width of the word vectors and the output matrix (emsize); in a transformer, also of all layers.
         hidden_size: width of the inner LSTM layers (nhid), or of a transformer's feed-forward layers.
-        context_size: width of the last layer (nhidlast); in a study null means embedding_size.
+        context_size: width of the last layer, whose output the head reads (nhidlast). If a study's YAML gives null or
+            nothing, it is embedding_size; a transformer allows no other value.
         layers: number of LSTM or encoder layers (nlayers).
         dropout_input: dropout on embeddings (dropouti).
         dropout_hidden: dropout between LSTM layers (dropouth), or inside a transformer's layers.
@@ -182,7 +183,7 @@ class Schedule:
 class Dynamic:
     """The settings of dynamic evaluation, which updates the weights on a text while the text is scored.
 
-    Names in brackets are those of the published code.
+    Names in brackets are options of Krause's code.
 
     Attributes:
         segment: number of tokens between two updates (bptt).
@@ -219,8 +220,8 @@ class Run:
         data_identity: hash of the corpus; a part of the run_id.
         threads, device, deterministic, graphs: number of CPU threads, device, whether equal bits are required, and
             whether CUDA graphs are used on a GPU (details in `StudyFile`). They are no part of the run_id.
-        duplicate_of: an earlier model of the study that has an equal run. Equal runs are trained once, under the name
-            of the earlier model. Empty if no earlier model has an equal run.
+        duplicate_of: name of an earlier model of the study whose run has the same corpus and run_id; empty if there is
+            none. Such equal runs are trained once, under the name of the earlier model.
         start: path of the run whose weights a finetuned run starts from; empty if initial weights are sampled.
     """
 
@@ -277,7 +278,7 @@ class Run:
     def from_json(cls, value: Mapping[str, Any], where: str = "run.json") -> Self:
         """Return the run that a run.json describes.
 
-        The run_id in the file is ignored. The returned run computes its run_id from the current code, so that the two
+        The run_id in the file is ignored, and the returned run computes its own from the current code. The two run_ids
         differ if the code has changed since the file was written.
 
         Args:

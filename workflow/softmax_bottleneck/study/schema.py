@@ -226,8 +226,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
 def find_config(kind: str, name: str, near: Path) -> Path:
     """Return the path of `<kind>/<name>.yaml`, such as `datasets/ptb.yaml`.
 
-    The file is searched in the folder `near`, and then in the workflow's config folder. If `near` is itself called
-    `kind`, the file may lie directly in `near`.
+    Folders are searched in this order: `<near>/<kind>`; `near` itself, if its name is `<kind>`, such as `datasets`;
+    and `config/<kind>` of the workflow.
 
     Raises:
         UserError: no such file exists.

@@ -43,10 +43,12 @@ class Study:
         runs: one training run per model, dataset and seed, also of models that no experiment includes. If the runs of
             two models are equal, the run of the later model is a duplicate (`Run.duplicate_of`).
         searches: name of a grid under `models` -> the search over this grid.
-        author_seeds: (dataset, model) -> seed of the run that the authors published (`Layer.author_seed`).
+        author_seeds: (dataset, model) -> seed that a paper's authors state for their own run (`Layer.author_seed`).
         stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
-        replicas_per_job, device, max_wall, time_margin: largest number of runs of a training job, device, time limit of
-            a job (such as `4h`), and how long before the end of its SLURM job a training stops (see `StudyFile`).
+        replicas_per_job: largest number of runs of a training job.
+        device: device of the computations, such as `auto` (see `StudyFile`).
+        max_wall: time limit of a training job, such as `4h`, or None.
+        time_margin: how long before the end of its SLURM job a training stops (None: the default, see `StudyFile`).
         fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
             and one seed.
         fit_labels: name under `fits` -> {model: label in figures}.
