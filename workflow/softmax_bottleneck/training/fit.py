@@ -206,8 +206,9 @@ class Fitting(Work):
         """Return the content of a fit's file: status, metrics, settings and provenance; `fitted` is the trained fit.
 
         The metrics are the distances from the true distributions, the number of parameters and the width. If the unit's
-        `gradient` is true, the gradient shares (now and early) are added. Ranks are added if they can be measured. If a
-        distance is not finite, the status is "diverged" and there are no metrics.
+        `gradient` is true, the gradient shares of the trained fit are added, and the early metrics (`_early`), measured
+        after 5 % of the updates. Ranks are added unless the matrix is too large (`_is_ranked`) or P* or Q contains a
+        zero. If a distance is not finite, the status is "diverged" and there are no metrics.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
         metrics = free_contexts.distances(fitted, self.known, rows)

@@ -190,8 +190,9 @@ def update(
     """Do one step of Adam, over all contexts, in each of several fits to the same known distributions.
 
     If `recipe.sample` is positive, a new sample of about this many (context, word) pairs is the target of all fits. If
-    `recipe.sample` is 0, the exact distributions are the target. The weights of the contexts are scaled to a mean of
-    one, so that gradients do not shrink as contexts are added. All fits are on the same `device`.
+    `recipe.sample` is 0, the exact distributions are the target. The probabilities of the pairs, or their frequencies
+    in the sample, are multiplied by N, so that gradients do not shrink as contexts are added. All fits must be on
+    `device`.
 
     `number` is the number of the update, from 0. The step size depends on `number`, the sample on `number` and `seed`.
     """

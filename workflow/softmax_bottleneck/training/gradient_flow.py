@@ -70,7 +70,7 @@ Float64 = NDArray[np.float64]
 
 
 def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
-    """Return the derivative [N, V] of log Q along the unit vector `unit_D` of h, as a central difference quotient."""
+    """Return the derivative [N, V] of log Q when h moves along the unit vector `unit_D`, by central differences."""
     up_NV, down_NV = (head.log_probs(h_ND + sign * STEP * unit_D) for sign in (1.0, -1.0))
     found: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
     return found

@@ -49,7 +49,8 @@ class Replayed:
         update: function that does an update on rows [L, B] of token ids and returns the loss and the gradient norm.
         capture: function that captures a call without executing it, such as the result of `cuda_capture`. It returns a
             function that replays the call, and the tensors into which every replay writes its results.
-        refused: function called with the reason (text) if a capture fails. The caller must then stop using this object.
+        refused: function called with the reason (text) if a capture fails. The update itself has been done by then.
+            Later updates must call `update` directly instead of this object.
 
     Attributes:
         recorded: {number of rows L: captured update}.

@@ -46,8 +46,9 @@ class LanguageModel(nn.Module):
         """Return the body's output for a chunk of tokens; its field `dropped_TBD` [T, B, D] is the input of the head.
 
         `state` is the body's state before the chunk. `generator` gives the random numbers of dropout in train mode.
-        `dropped_TBD` is the output of the body's last layer after dropout. A few heads also read the input of the last
-        layer; their attribute `lower_size` is its width. For them, `dropped_TBD` is that input followed by the output.
+        `dropped_TBD` is the output of the body's last layer after dropout. A head with `lower_size` > 0 also reads the
+        input of the last layer. For such a head, `dropped_TBD` has the shape [T, B, `lower_size` + D]: the layer's
+        input comes first on the last axis, then the layer's output.
         """
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:

@@ -1,12 +1,12 @@
-"""SGD, and averaged SGD as used in the published runs.
+"""SGD, and averaged SGD (Polyak and Juditsky 1992) as used by Merity et al. 2018.
 
-`ASGD` is torch.optim.ASGD (Polyak and Juditsky 1992) with t0 = 0 and lambd = 0, including two quirks. Every update but
-the first uses the learning rates that were meant for the previous update. The average of the weights starts at the
-second update.
+`ASGD` computes the same as torch.optim.ASGD with t0 = 0 and lambd = 0, and keeps two quirks of PyTorch's class. Every
+update but the first uses the learning rates that were meant for the previous update. The average of the weights starts
+at the second update.
 
 Each parameter group has a learning rate. The argument `factor` of `step` and `prepare` multiplies all rates for one
-update. In training it is the length of the chunk divided by the nominal length (Merity et al. 2018, section 5), times
-the decay of the learning rate at this epoch.
+update. In training it is the planned length of the chunk divided by the schedule's `bptt` (Merity et al. 2018, section
+5), times the decay of the learning rate at this epoch.
 
 An update has two halves, so that a GPU can replay `apply` as a CUDA graph. `prepare` runs on the host and computes the
 numbers that change from update to update. `apply` runs on the device and uses only these numbers.
@@ -92,7 +92,7 @@ class SGD:
 
 
 class ASGD(SGD):
-    """SGD with a running mean of the weights; only the mean is evaluated."""
+    """SGD with a running mean of the weights; the model is evaluated with this mean as its weights (see `swapped`)."""
 
     averaged = True
 
@@ -138,7 +138,7 @@ class ASGD(SGD):
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Return a context in which the parameters have the values of their running means."""
+        """Return a context manager that sets the parameters to their running means and restores them on exit."""
         with torch.no_grad():  # copied, not exchanged: a captured update refers to memory locations
             current = [parameter.clone() for parameter in self.parameters]
             torch._foreach_copy_(self.parameters, self.averages)
@@ -163,9 +163,10 @@ class ASGD(SGD):
 
 
 def should_switch(earlier_losses: Sequence[float], current_loss: float, window: int) -> bool:
-    """Return True if the validation loss stalls, by the trigger of NT-ASGD (Merity et al. 2018, algorithm 1).
+    """Return True if the validation loss stalls, by the criterion of NT-ASGD for its switch from SGD to averaged SGD.
 
-    The loss stalls if `current_loss` exceeds the minimum of `earlier_losses` without their last `window` entries. With
-    at most `window` earlier losses, return False.
+    The loss stalls if `current_loss` exceeds the minimum of `earlier_losses` without their last `window` entries
+    (Merity et al. 2018, algorithm 1). With at most `window` earlier losses, return False. Finetuning ends by the same
+    criterion.
     """
     return len(earlier_losses) > window and current_loss > min(earlier_losses[:-window])

@@ -1,4 +1,7 @@
-"""Reading and writing the record of a finished run. The module needs no torch, which some steps never load."""
+"""Read run.json and done.json (the record) of a finished run, and write a step's result file for a diverged run.
+
+The module does not import torch, so that steps without torch, such as `wordsim`, can use it.
+"""
 
 from __future__ import annotations
 
