@@ -62,13 +62,14 @@ def train_run(
         corpus: token ids of the run's corpus, whose hash is `run.data_identity`.
         folder: folder of the run's files, created if missing; a lease admits one process at a time.
         options: time limit, progress output and restart, see `Options`.
-        keeps_snapshots: True to store weights in the subfolder `snapshots` along training: after up to seven epochs,
-            evenly spaced on a log scale (`snapshot_epochs`), and at the end of plain SGD.
+        keeps_snapshots: True to store weights in the subfolder `snapshots` along training: after at most seven epochs,
+            evenly spaced on a log scale from the first to the last (`snapshot_epochs`), and when averaging starts.
         make: function that creates the trainer from (run, corpus, device); for finetuning it makes a `Finetuner`.
         parents: {name: sha256} of the inputs besides the corpus, for the provenance.
 
     Raises:
-        UserError: the run's device is not available, the text is too short, or no resume state can be used.
+        UserError: the run's device is not available; the text is too short; the GPU's memory is too small; all resume
+            states in `folder` are damaged; or a file there belongs to another run.
         DataError: done.json of the finished run is damaged, or states another hash than that of the weights.
         StoppedError: a signal or the time limit stopped training; the state is saved.
         BusyError, MemoryExhaustedError, OSError: another process trains the run, memory ran out, or writing failed.
@@ -130,7 +131,7 @@ class Training(Work):
 
     @property
     def finished(self) -> bool:
-        """True if all epochs are done or the run has diverged."""
+        """True if all epochs are done, finetuning has ended early (`Finetuner.finished`), or the run has diverged."""
         return bool(self.diverged) or self.trainer.finished
 
     @property
@@ -168,8 +169,8 @@ class Training(Work):
     def keep(self) -> None:
         """Write the epoch log and, if snapshots are requested and due, the weights of the epoch that has just ended.
 
-        Snapshots are due after up to seven epochs, evenly spaced on a log scale (`snapshot_epochs`), and after the last
-        epoch of plain SGD if averaging starts then.
+        Snapshots are due after at most seven epochs, evenly spaced on a log scale from the first to the last
+        (`snapshot_epochs`), and after the epoch that is followed by the start of averaging.
         """
         self._write_log()
         row, trainer = self.trainer.rows[-1], self.trainer

@@ -58,7 +58,7 @@ def load_weights(folder: Path, name: str = MODEL_FILE) -> dict[str, torch.Tensor
 
 
 def snapshot_file(folder: Path, epoch: int) -> Path:
-    """Return the path of an epoch's snapshot in a run's folder: `<folder>/snapshots/epoch-00003.safetensors`."""
+    """Return the path of an epoch's snapshot in a run's folder, such as `snapshots/epoch-00003.safetensors`."""
     return folder / SNAPSHOT_FOLDER / f"epoch-{epoch:05d}.safetensors"
 
 
@@ -74,8 +74,9 @@ def models_along_training(
 
     `line` is the epoch's line of the epoch log: a dict with `epoch`, `phase` ("sgd", or "asgd" once weights are
     averaged), losses and further keys (list in `Trainer.end_epoch`). For the untrained model, `line` is
-    `{"epoch": 0, "phase": "untrained"}`. A best epoch with a snapshot is yielded once, as its snapshot. All pairs share
-    one model object in evaluation mode, whose weights change from pair to pair.
+    `{"epoch": 0, "phase": "untrained"}`. If the best epoch has a snapshot too, only one pair is yielded for both,
+    because their weights are the same. All pairs share one model object in evaluation mode, whose weights change from
+    pair to pair.
 
     Raises:
         DataError: a file is missing or damaged.

@@ -46,7 +46,8 @@ RECORDING_DEVICES = {"cuda"}
 class DivergedError(Exception):
     """The error of a diverged run: a loss or gradient is not finite, or the validation perplexity is out of range.
 
-    The range is from one to ten times the vocabulary size. Divergence is recorded as a result of the run.
+    The perplexity must be at least 1, and at most ten times the vocabulary size. Divergence is recorded as a result of
+    the run.
     """
 
 
@@ -115,6 +116,7 @@ def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
 
     AR is the mean square of the body's output after dropout. TAR is the mean squared change of the body's output before
     dropout from one time step to the next. The weights are the schedule's `activation_penalty` and `temporal_penalty`.
+    The result is a scalar tensor, or the float 0.0 if no penalty applies.
     """
     penalty: Tensor | float = 0.0
     if schedule.activation_penalty:
@@ -128,10 +130,11 @@ def penalties(output: BodyOutput, schedule: Schedule) -> Tensor | float:
 class Tally:
     """The training loss of an epoch, computed with dropout as in the published code.
 
-    The losses of 200 successive updates form a block. The loss of the epoch is the mean of the mean losses of its
-    blocks. A shorter last block counts as much as a full one. If the epoch's chunks stop before the end of the text,
-    this last block is left out, unless it is the only one. Sums stay on the device, so that only the methods `close`
-    and `mean` wait for the device.
+    The losses of 200 successive updates form a block; the last block of the epoch is usually shorter. The loss of the
+    epoch is the mean of the mean losses of its blocks, among which the shorter block counts as much as a full one. The
+    shorter block is left out only if there are others and the last chunk as planned (`Chunk.drawn`) ends one or two
+    rows before the end of the text. Sums stay on the device, so that only the methods `close` and `mean` wait
+    for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -243,9 +246,11 @@ class Best:
 class Trainer:
     """The training of a run in progress: model, optimiser, position and results.
 
+    The constructor takes the run, its corpus and the device to train on.
+
     Attributes:
-        pieces: the training text, as a list of tensors [L, B]. It has one piece, or several that are read in turn, one
-            per epoch.
+        pieces: the training text, as a list of tensors [L, B]. Their number is the schedule's `pieces`, by default one.
+            Each epoch reads one tensor, the next epoch the next one; after the last, the first follows again.
         place: the position in the training text.
         hidden: the body's state at this position.
         tally: the training loss of the current epoch.
@@ -294,7 +299,11 @@ class Trainer:
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
-        """Set `chunks`, the chunks of the current epoch, and `rate`, the factor of all learning rates in this epoch."""
+        """Set `chunks`, the chunks of the current epoch, and `rate`, which multiplies the learning rates in this epoch.
+
+        `rate` is 1, except with the optimizer `plateau-sgd`, which divides it by `plateau_factor` for every earlier
+        epoch whose validation loss was not the lowest up to then.
+        """
         self.chunks = plan_epoch(self.schedule, self.data_seed, self.place.epoch, len(self.train_LB))
         stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
         self.rate: float = self.schedule.plateau_factor**-stalled
@@ -345,11 +354,11 @@ class Trainer:
             torch._foreach_copy_(kept, new)
 
     def end_epoch(self, wall_s: float, on_chunk: Callable[[], object] = lambda: None) -> dict[str, Any]:
-        """Compute the validation loss at the end of an epoch, prepare the next epoch, and return the line of the log.
+        """Compute the validation loss at the end of an epoch, prepare the next epoch, and return this epoch's log line.
 
         In averaged SGD, the averaged weights are evaluated. The evaluated weights are copied to `best` if this loss is
-        the lowest so far, or if the schedule's `tested_weights` is `last`. Averaging starts if the schedule's optimizer
-        starts it after this epoch (rules in `_switches`).
+        the lowest so far, or if the schedule's `tested_weights` is `last`. Training changes from SGD to averaged SGD
+        after a fixed epoch (optimizer `et-asgd`) or when the validation loss stalls (`nt-asgd`; rule in `_switches`).
 
         Args:
             wall_s: wall time of the epoch in seconds, for the epoch log.
