@@ -45,10 +45,10 @@ class Study:
         searches: name of a grid under `models` -> the search over this grid.
         author_seeds: (dataset, model) -> seed that a paper's authors state for their own run (`Layer.author_seed`).
         stages: (dataset, model) -> settings of finetuning and dynamic evaluation.
-        replicas_per_job: largest number of runs of a training job.
-        device: device of the computations, such as `auto` (see `StudyFile`).
-        max_wall: time limit of a training job, such as `4h`, or None.
-        time_margin: how long before the end of its SLURM job a training stops (None: the default, see `StudyFile`).
+        replicas_per_job: largest number of runs that one training job trains at the same time.
+        device: device of the computations: `auto`, `cpu` or `cuda` (see `StudyFile`).
+        max_wall: time limit of a job, such as `4h`, or None.
+        time_margin: how long before the end of its SLURM job a step stops (None: the default, see `StudyFile`).
         fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
             and one seed.
         fit_labels: name under `fits` -> {model: label in figures}.
@@ -117,9 +117,9 @@ class Study:
         return tuple(run for run in self.runs if (run.dataset, run.model, run.seed) in keys)
 
     def last_stage(self, run: Run, stages: Collection[str]) -> Run:
-        """Return the finetuned run that follows the trained `run` if "finetune" is in `stages`, else `run` itself.
+        """Return the finetuned run that starts from the trained `run` if "finetune" is in `stages`, else `run` itself.
 
-        `stages` is an attribute of an experiment; it may contain "finetune" and "dynamic".
+        `stages` is the value of `Experiment.stages`: "finetune", "dynamic", both, or none.
         """
         if "finetune" not in stages:
             return run
@@ -184,8 +184,8 @@ class Study:
     def run(self, path: str) -> Run:
         """Return the trained or finetuned run whose folder below results/runs is `path`.
 
-        The path of a trained run is `<dataset>/<model>/<seed>-<run_id>`. The path of a finetuned run is that of the
-        trained run followed by `/finetune-<run_id>`.
+        The path of a trained run is `<dataset>/<model>/<seed>-<run_id>`. The path of a finetuned run is
+        `<path of the trained run>/finetune-<run_id>`.
 
         Raises:
             UserError: no planned run has this path, for example because the configuration or the code has changed.
@@ -201,9 +201,10 @@ class Study:
         return self._at(path, self.evaluations, "run")
 
     def unit(self, path: str) -> Unit:
-        """Return the unit of fits at `path`, which is `<plan>/<name>/<seed>-<unit_id>`.
+        """Return the unit of fits whose folder below results/fits is `path`: `<plan>/<name>/<seed>-<unit_id>`.
 
-        `<plan>` is the name of the entry under `fits`, and `<name>` is the name of the distributions.
+        `<plan>` is the name of an entry under `fits`. `<name>` names the setting of the distributions that the unit
+        fits, such as `rank32` (`Unit.name`).
 
         Raises:
             UserError: no planned unit has this path.
@@ -296,7 +297,7 @@ def _check_known(names: Iterable[str] | None, known: Collection[str], place: str
 
 @section
 class _Settings:
-    """The settings of a run, with all layers of settings applied."""
+    """The settings of a run's body and of its training (`schedule`), with all layers of settings applied."""
 
     body: Body
     schedule: Schedule
@@ -412,7 +413,7 @@ class _ExperimentResolver:
     def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
         """Return the experiment `shown` with its attributes `absent` and `absent_datasets` filled in.
 
-        These attributes list the models and corpora of the published table that this study lacks. An experiment without
+        These attributes list the models and corpora of the published table that `shown` lacks. An experiment without
         published material is returned unchanged. If all corpora of the study are a user's own texts, no published
         number is comparable. Then only the attribute `published` is changed: it becomes empty.
 
@@ -434,14 +435,17 @@ class _ExperimentResolver:
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
         """Return (names, sentence): the study's datasets for an experiment, and a sentence on missing corpora.
 
-        * If the experiment names no corpora, the names are those of all datasets of the study.
-        * Otherwise every corpus of the experiment contributes the study's dataset of the same name. Without such a
-          dataset, it contributes the study's proxies for this corpus.
-        * If no corpus contributes a dataset, the names are those of the study's own texts. An own text is a dataset
-          that is neither a published corpus nor a proxy for one, so its attribute `corpus` is empty.
+        An own text of the study is a dataset without a published counterpart: its attribute `corpus` is empty, because
+        it is neither a published corpus nor a proxy for one. This includes synthetic languages without `stands_for`.
+        The names are those of the first choice that applies:
 
-        A corpus is missing if the study has neither the corpus nor a proxy for it. The sentence is empty if no corpus
-        is missing, or if the study has an own text.
+        1. If the experiment names no corpora: all datasets of the study.
+        2. For each corpus that the experiment names: the study's dataset of the same name or, without one, the study's
+           proxies for this corpus.
+        3. If there is no dataset for any of these corpora: the study's own texts.
+
+        The sentence lists the corpora for which the study has neither the corpus itself nor a proxy. It is empty if
+        there are none, or if the study has at least one own text.
         """
         if not experiment.datasets:
             return list(self.datasets), ""

@@ -35,7 +35,7 @@ class Column:
             report/published: regular expression}. Example: `{table: "^Table 2$"}`.
         datasets: corpora for which the table has this column; empty means all.
         stage: stage whose result is shown: `finetuned`, `dynamic` (dynamic evaluation), or empty (trained run).
-        published_as: name of the metric in report/published; empty if it is that of `metric`.
+        published_as: name of the metric in report/published; empty if `metric` is also the name there.
         measured: true to show measured and published numbers; false to show only published numbers.
     """
 
@@ -68,10 +68,10 @@ class Experiment:
         published: files of report/published with the numbers to compare with.
         models: models in the table or figure, in the order of the published table and with grids expanded; empty if no
             training runs are needed.
-        datasets: corpora of the published table. For a corpus that it lacks, a study uses its proxies: datasets whose
-            YAML names this corpus under `stands_for`.
-        seeds: seeds of the training runs: `all`, `author` (only the authors' own, or the first if there is none) or
-            `random` (all but the authors' own).
+        datasets: corpora of the published table. If a study lacks one of them, its datasets whose YAML names the corpus
+            under `stands_for` (its proxies) replace the corpus.
+        seeds: seeds of the training runs: `all`, `author` (only the first seed of each model: the authors' own, if they
+            published one), or `random` (all but the authors' own).
         stages: what follows the training of the experiment's runs: `finetune`, `dynamic` (dynamic evaluation), or both
             in this order.
         published_rows: {model: where its published numbers are}, for models with another name in report/published.
@@ -82,8 +82,9 @@ class Experiment:
         options: keyword arguments of the view.
         entries: names under `models` of the study's YAML that belong to the experiment. A grid is one name here, even
             if none of its models is trained; `models` has every trained model of the grid.
-        absent: models of the published table that the study lacks.
-        absent_datasets: corpora of the published table of which the study has neither the corpus nor a proxy.
+        absent: models of the published table that the experiment does not show in this study.
+        absent_datasets: corpora of the published table that the experiment does not show in this study, not even by a
+            proxy.
     """
 
     id: schema.Name
@@ -185,9 +186,10 @@ class ModelEntry:
             `when` names the other entry also apply to this model. If both have the same head, the head's options are
             inherited too. The other entry can have a `like` of its own.
         datasets: corpora to train on; all corpora of the study when absent.
-        seeds: `all`, `author` (only the authors' own seed, or the first if there is none), or a list of seeds. All
-            seeds when absent. The words `all` and `author` also leave the model out of experiments with `models: all`,
-            as the keys `like` and `grid` do (see `is_variant`).
+        seeds: `all` (the authors' own seed, if they published one, then the study's seeds), `author` (only the first of
+            these), or a list of seeds to train instead. Without this key, the same seeds are trained as with `all`.
+            But the words `all` and `author` also make the entry a variant, as the keys `like` and `grid` do:
+            experiments with `models: all` leave it out (see `is_variant`).
         grid: lists of values, such as `{head.c: [-1.5, 0], head.k: [2, 3]}`; each combination is a model.
         stem: prefix of the names of a grid's models, such as `gss` in `gss-c0-k2` (default: the entry's name). Grids on
             different corpora may have the same stem.
@@ -385,14 +387,14 @@ class ExperimentChanges:
     """The changes that a study makes to an experiment. A key that is absent changes nothing.
 
     Attributes:
-        models: models to show; or `all`, every model of this study except variants. A variant is an entry with the key
-            `like` or `grid`, or with the word `all` or `author` as its `seeds`.
+        models: names of the models and grids to show, or the word `all` for every entry under `models` of this study
+            that is not a variant (see `ModelEntry.is_variant`).
         datasets: corpora to show.
-        seeds: seeds to show: `all`, `author` (the authors' own, or the first), or `random` (all except the authors'
-            own).
+        seeds: seeds to show: `all`, `author` or `random` (see `Experiment`).
         needs: reason why this study cannot make the experiment. The report shows the reason, and nothing is trained for
             the experiment.
-        options: keyword arguments of the view, which replace or add to those of the experiment.
+        options: keyword arguments of the view. They are added to the experiment's own and replace those of the same
+            name.
     """
 
     models: schema.OneOrMore[schema.Name] | None = None
@@ -417,9 +419,10 @@ class StudyFile:
         threads: CPU threads of one training job; the same number gives the same bits.
         replicas_per_job: number of seeds of a model that one job trains at the same time. On a GPU, the seeds share the
             job's GPU; on a CPU, each seed has `threads` cores. The bits are the same as for separate jobs.
-        max_wall: time limit of a training job (`4h`, `90m`). At the limit the job saves its state and stops with exit
-            code 75; the next attempt resumes the training. A SLURM job's own time limit applies as well.
-        time_margin: how long before the end of its SLURM job a training saves its state and stops (default: 3m, or a
+        max_wall: time limit (`4h`, `90m`) of a job that trains, finetunes, fits or evaluates dynamically. At the limit
+            the job saves its state and stops with exit code 75; the next attempt resumes it. A SLURM job's own time
+            limit applies as well.
+        time_margin: how long before the end of its SLURM job such a job saves its state and stops (default: 3m, or a
             quarter of the remaining time if that is less).
         deterministic: true makes training give the same bits on the same machine, or fail; false allows faster GPU
             kernels.
@@ -474,8 +477,8 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
         chain: files that extend `file`, directly or not (default: none); used to detect circles.
 
     Raises:
-        UserError: a file does not exist or is not a mapping, studies extend each other in a circle, or null removes an
-            entry that the base study lacks.
+        UserError: a file does not exist or is not a mapping, `extends` is not a path, studies extend each other in a
+            circle, or null removes an entry that the base lacks.
     """
     values = schema.load_yaml(file)
     if "extends" not in values:

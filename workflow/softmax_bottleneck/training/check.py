@@ -1,7 +1,7 @@
 """The step `check`, which builds the models of a study before the first job, without allocating their weights.
 
-The step finds incompatible options, models that are too large for the machine, and ranks that need more contexts than
-the test text has. It also counts parameters and estimates costs.
+The step finds incompatible options, models that are too large for the machine, and datasets whose ranks are to be
+computed over more contexts than the test text has. It also counts parameters and estimates costs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def check(study: Study, say: Callable[[str], None]) -> None:
     sentence on the number of runs and their hours.
 
     Raises:
-        UserError: the options of a model do not fit together, or the machine or a text is too small for a run.
+        UserError: the options of a model do not fit together, the machine or a text is too small for a run, or dynamic
+            evaluation is planned for a stateless body.
     """
     planned = costs(study)
     check_limits(study, planned)
@@ -77,9 +78,10 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
     """Check that this machine and the texts suffice for the study; `planned` is the result of `costs`.
 
     Raises:
-        UserError: an unfinished run needs more memory than the machine has; the unfinished runs together need more disk
-            space than is free; a rank needs more contexts than the test text has; or a text is too short for the number
-            of streams (parallel sequences) into which it is cut.
+        UserError: an unfinished run needs more memory than the GPU or the machine has; the unfinished runs together
+            need more disk space than is free; ranks are to be computed over more contexts than the test text has
+            (`Dataset.rank_contexts`); or a text is too short for the number of streams (parallel sequences) into which
+            it is cut.
     """
     sizes = _sizes(study)
     for name, dataset in study.datasets.items():
@@ -120,8 +122,9 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
     """Yield (run, key, split, tokens) for every text that is read in parallel streams.
 
     `tokens` is the least number of tokens that the split must have for the run. `key` is the setting with the number of
-    streams, such as `schedule.batch_size`. Each stream needs two tokens, or three in training. If training divides its
-    text into pieces (`schedule.pieces`), each piece needs three tokens per stream.
+    streams, such as `schedule.batch_size`. Each stream needs two tokens, an input and its target. Training needs three
+    per stream, because no chunk starts at the last two. If training divides its text into pieces (`schedule.pieces`),
+    each piece needs three tokens per stream.
     """
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule

@@ -64,17 +64,17 @@ def evaluate(
 
     Args:
         evaluation: the run and the settings of the evaluation.
-        model: the trained model; its weights are restored at the end.
+        model: the trained model. The evaluation updates its weights, and restores the trained ones after each text.
         corpus: token ids of the run's corpus.
         folder: folder of the evaluation's files, created if missing; a lease admits one process at a time.
         parents: {name: sha256} of the files that the weights come from, for the provenance.
         options: progress output, time limit and restart of this call, see `Options`.
 
     Raises:
-        UserError: the body carries no state from segment to segment, or no resume state can be used.
+        UserError: the body carries no state from segment to segment; or for a reason that `run_to_end` lists, such as
+            damage to all resume states.
         StoppedError: a signal or the time limit stopped the evaluation; the state is saved.
-        DataError, BusyError, MemoryExhaustedError, OSError: dynamic.json is damaged, another process evaluates the run,
-            memory ran out, or writing failed (details in `run_to_end`).
+        DataError, BusyError, MemoryExhaustedError, OSError: see `run_to_end`.
     """
     run = evaluation.run
     if not model.body.carries_state:
