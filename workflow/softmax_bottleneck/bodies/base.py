@@ -54,9 +54,9 @@ class Body(nn.Module):
 
     embedding: nn.Embedding
     below_size: int
-    """Width of the last layer's input, `BodyOutput.below_TBD`."""
+    """Width of what the last layer reads."""
     carries_state = True
-    """True if the state passes information from chunk to chunk. If False, results depend on the length of chunks."""
+    """Whether a chunk sees what was read before it; where not, the length of chunks is part of the result."""
 
     def initial_state(self, batch_size: int) -> State:
         """Return the state before the first token of `batch_size` sequences, or () for a body without state.

@@ -30,11 +30,11 @@ class Head(nn.Module):
 
     pointwise: Pointwise
     rows_per_token = 1
-    """Rows of V numbers that the loss stores per token, such as one per component of a mixture; sets the chunk size."""
+    """Rows of logits that one token needs: the components of a mixture."""
     # The hidden state h of most heads is the output of the body's last layer. For a head with `lower_size` > 0, h is
     # the input of that layer (`lower_size` numbers) followed by the output.
     lower_size = 0
-    """Width of that part of the hidden state h that is the input of the body's last layer; 0: h has no such part."""
+    """Width of what a context begins with before the body's last layer: what that layer read."""
 
     def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int) -> None:
         super().__init__()
