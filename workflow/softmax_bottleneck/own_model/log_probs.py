@@ -180,7 +180,7 @@ class Layer:
 
     @cached_property
     def loaded(self) -> LoadedLayer:
-        """The hidden states, weights and biases in memory, in one type that represents all of them exactly."""
+        """The hidden states, weights and biases in memory, in one number type that holds each of them exactly."""
         dtype = inputs.dtype_of([*self._hidden, *self._weight, *self._bias])
         bias_V = inputs.load(self._bias).ravel() if self._bias else np.zeros(self.n)
         factors = (inputs.load(self._hidden), inputs.load(self._weight), bias_V)

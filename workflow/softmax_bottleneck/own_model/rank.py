@@ -164,11 +164,13 @@ def to_json(result: Result) -> dict[str, Any]:
     """Return the numbers and notes of a result as a dict for rank.json.
 
     The keys are status ("ok"), head (a dict with name and options), contexts (number of rows), words (number of
-    columns), width (of a hidden state, or None), metrics ({name: rank}), bound (check of rank <= width + 2, or None),
-    notes, memory_estimate_bytes and wall_s. Further keys are the facts about the ranks, such as tolerance and
-    noise_floor (see `RankReport.to_json`), and the measures: centred, saturation (a dict with the keys weight and
-    hidden), words_that_win and gradient_share. A measure that was not computed is None. There are two exceptions:
-    centred is then {}, and saturation always has both keys, each with the value None if it was not computed.
+    columns), width (of a hidden state, or None), metrics ({name: rank}), bound (a dict with the check of rank <= width
+    + 2, or None), notes, memory_estimate_bytes and wall_s. Further keys are the facts about the ranks, such as
+    tolerance and noise_floor (see `RankReport.to_json`), and four measures:
+
+    * centred: {kind of centring: ranks of the centred matrix}; empty if not computed.
+    * saturation: a dict with the keys weight and hidden, each with a dict or, if not computed, None.
+    * words_that_win and gradient_share: a dict or, if not computed, None.
     """
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     measured = result.measures

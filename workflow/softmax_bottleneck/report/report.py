@@ -50,8 +50,8 @@ def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file:
 
     Args:
         table: the table.
-        heads: {model: label of its head}. If given, a click on a number shows its definition and links to its runs in
-            the report. None for plain numbers.
+        heads: {model: label of its head}. With this mapping, a click on a number shows what it measures, and links to
+            the list of its runs in the report, filtered by head. With None, numbers cannot be clicked.
         study_file: path of the study file, for the commands that the page prints to look up a number.
     """
     return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)

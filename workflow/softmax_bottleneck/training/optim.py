@@ -157,7 +157,7 @@ class ASGD(SGD):
         return {"averaged": True, "steps": self.steps, "rates": list(self.rates), "averages": self.averages}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state` returned."""
+        """Restore a state that was saved: `state` is what the method of this name returned."""
         self.steps, self.rates = int(state["steps"]), [float(rate) for rate in state["rates"]]
         torch._foreach_copy_(self.averages, state["averages"])
 

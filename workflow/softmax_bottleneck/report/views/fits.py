@@ -5,7 +5,7 @@ They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show results
 A data frame of fits has one line per fit and these columns:
 
     model, seed, d  name of the model, seed, and width of the context and word vectors
-    equal           name of the head whose number of parameters the width was reduced to match; "" if none
+    equal           "" or the name of a head: the width was reduced to give the model as many parameters
     alpha, M        only of Dirichlet distributions: concentration and number of words
     r, V, rank      only of synthetic languages: rank of the logits, number of words, rank r + 2 of log-probabilities
     <metric>        a column per metric of the records, and for synthetic languages `gap_closed`

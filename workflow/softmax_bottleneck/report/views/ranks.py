@@ -1,11 +1,12 @@
-"""Tables and figures of ranks and singular values: trained models, untrained layers, and a matrix of rank 10.
+"""Tables and figures of ranks and singular values: trained models, untrained layers, and a random matrix of rank 10.
 
 They correspond to Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16 of Parthiban et al. 2021, and to
 results of Merity 2017 and Godey et al. 2024 and 2026. A value has one of three origins: `measured` in this study;
 `published`, as a number in the paper's table or a dot in its figure; or `printed`, a correlation that the paper states.
 
-GSS is the head of Parthiban et al. 2021 with a pointwise function of the logit. Its options are c and k: the slope of
-the function is k far below c, and 1 far above c. The paper trains GSS on a grid of values of c and k (Figure 2).
+GSS is the head of Parthiban et al. 2021 with a pointwise function of the logit. Its options are c and k: for logits
+far below c the slope of the function is k, and far above c it is 1. The paper trains GSS on a grid of values of c and k
+(Figure 2).
 """
 
 import itertools
