@@ -78,8 +78,7 @@ def assert_self_contained(page: Page) -> None:
         for key in ("src", "srcset", "href", "action", "poster", "data"):
             if key in attrs:
                 assert attrs[key].startswith(("#", "data:")), (tag, attrs[key][:60])
-    scripts = page.all("script")
-    assert scripts == [{"type": "application/json", "id": "provenance-data"}, {}]
+    assert page.all("script") == [{"type": "application/json", "id": "provenance-data"}, {}]
     policy = next(m["content"] for m in page.all("meta") if m.get("http-equiv") == "Content-Security-Policy")
     digest = base64.b64encode(hashlib.sha256(page.script.encode()).digest()).decode()
     assert policy.split("; ")[:2] == ["default-src 'none'", f"script-src 'sha256-{digest}'"]

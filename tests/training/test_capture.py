@@ -24,8 +24,7 @@ def update(model: LanguageModel, optimiser: ASGD, tokens_TB: torch.Tensor) -> to
     loss = model.head.mean_nll(output.dropped_TBD, tokens_TB[1:].reshape(-1))
     optimiser.zero_grad()
     torch.autograd.backward(loss)
-    norm = optimiser.clip(0.25)
-    assert norm.device.type == "meta"
+    assert optimiser.clip(0.25).device.type == "meta"
     optimiser.step(0.5)
     return loss
 
