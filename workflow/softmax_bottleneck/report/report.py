@@ -8,6 +8,7 @@ adds sorting and filters. The content security policy of the page allows no othe
 import base64
 import hashlib
 import re
+import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -90,6 +91,6 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     path = (out or folder / "report") / "index.html"
     script = environment().get_template("report.js").render()
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    page |= {"reload_s": reload_s, "script_hash": f"sha256-{digest}"}
+    page |= {"reload_s": reload_s, "written": time.strftime("%H:%M"), "script_hash": f"sha256-{digest}"}
     artefacts.write_text(path, template.render(**page))
     return path
