@@ -432,7 +432,7 @@ def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     return Finding(
         holds=all(one.moc.is_below(0) for one in decided) and least >= HALF,
         number=decided[0].moc.text(),
-        figure=DotPlot(rows, "change against Softmax, %, at the tried learning rate best for MoC"),
+        figure=DotPlot(rows, "change against Softmax, %, at MoC’s best tried rate"),
         studies=(one.study for one in [*(one.moc for one in every), *others]),
         facts={"lowest": f"{100 * least:.0f}", "highest": f"{100 * most:.0f}"}
         | {"decided": len(decided), "compared": len(shown)},
