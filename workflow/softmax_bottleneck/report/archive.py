@@ -154,6 +154,10 @@ class FinishedStudy:
         """The names of the corpora, or ["synthetic"] for a study that only fits known distributions."""
         return list(dict.fromkeys(self.records.states["dataset"])) or [SYNTHETIC]
 
+    def title_of(self, dataset: str) -> str:
+        """Return the title of a corpus, or its name if it has no title."""
+        return self.corpora.get(dataset, dataset)
+
     @cached_property
     def views(self) -> list[CorpusData]:
         """The records of each corpus in the property `datasets`, as the rules of claims read them."""

@@ -227,7 +227,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
             "advice": advice(counts, sizes | {"memory": memory().get(models[-1])}),
         }
         rows += [facts | counts] * bool(compared)
-    measured = ", ".join(f"{one.study} ({one.corpora.get(data.dataset, data.dataset)})" for one, data in measured_in)
+    measured = ", ".join(f"{one.study} ({one.title_of(data.dataset)})" for one, data in measured_in)
     return {"columns": _headings(columns), "rows": rows, "measured_in": measured} if columns else None
 
 
@@ -243,7 +243,7 @@ def _headings(columns: Sequence[tuple[FinishedStudy, r.CorpusData]]) -> list[dic
         {
             "study": one.study,
             "hardware": one.hardware if len(machines[one.study]) > 1 else "",
-            "corpus": one.corpora.get(data.dataset, data.dataset),
+            "corpus": one.title_of(data.dataset),
         }
         for one, data in columns
     ]

@@ -38,7 +38,7 @@ LEARNED = {"lms": "LMS", "lms-plif": "LMS-PLIF"}
 CLOSING = ("truth-closes-gap", "truth-rank-is-not-enough")  # claims on the KL gap that heads close
 LITTLE = 5.0  # percent: a smaller share of the KL gap is little
 SAME_RANK = (0.8, 1.25)  # ratios of ranks between which they are the same
-HALF = 0.5  # share of a gain from which on it counts as much of the gain
+HALF = 0.5  # the least share of MoS's gain for which the finding on MoC holds
 BOUNDS = {"little": f"{LITTLE:g}", "factor": f"{SAME_RANK[1]:g}"}  # for placeholders of report/findings.yaml
 MOST_ROWS = 9  # of a figure; further rows are not drawn
 PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
@@ -232,7 +232,7 @@ def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.Corp
     first = {study.study: study for study in reversed(studies)}
     for study in (one for one in studies if first[one.study] is one):
         for data in study.views:
-            title = study.corpora.get(data.dataset, data.dataset).removeprefix("The ")
+            title = study.title_of(data.dataset).removeprefix("The ")
             yield study.name, title[:1].upper() + title[1:], data
 
 
