@@ -33,10 +33,9 @@ MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
-TRANSFORMER, READ_EPOCH = (
-    ("transformer", "softmax"),
-    15,
-)  # body and head of Benka's readings; the epoch of their comparison
+READINGS = ("benka-readings", "published-cpu")  # studies of Benka's Transformer with a softmax
+TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
+READ_EPOCH = 15  # the epoch after which readings are compared
 METRICS = {
     "parameters": ("parameters", 0),
     "test_ppl": ("test perplexity", 2),
@@ -161,7 +160,8 @@ def averaging(archived: FinishedStudy) -> list[str]:
 
 def readings(studies: Sequence[FinishedStudy]) -> list[str]:
     """Return a table of Benka's Transformer with a softmax in every reading, after READ_EPOCH epochs and at the end."""
-    runs = [run for study in studies for run in study.runs if (run.run.body.kind, run.run.head.name) == TRANSFORMER]
+    every = [run for study in studies if study.study in READINGS for run in study.runs]
+    runs = [run for run in every if (run.run.body.kind, run.run.head.name) == TRANSFORMER]
     runs = sorted(
         (run for run in runs if len(run.history) >= READ_EPOCH),
         key=lambda run: run.history[READ_EPOCH - 1]["valid_ppl"],

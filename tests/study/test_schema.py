@@ -75,15 +75,15 @@ DATASETS: list[tuple[dict[str, Any], list[str]]] = [
     ({"contexts": "../../parthiban2021_sm_table2_contexts.csv"}, ["contexts"]),
     ({"expected": {"tokens": {"trian": 5}}}, ["expected.tokens.trian", "'train'"]),
     ({"base": "word-sim", "vocabulary_size": 5, "train_tokens": 50}, ["base", "'word-sim'", "corpus"]),
+    ({"base": "tiny", "vocabulary_size": 5, "train_tokens": 50}, ["base", "cut from itself"]),
     ({"base": "ptb"}, ["base", "vocabulary_size", "train_tokens"]),
 ]
 
 
 def full_study() -> dict[str, Any]:
     """Return the small study with a value in every place of the table."""
-    study = small.values()
-    study["experiments"]["known-truth"] = {"models": ["mos"], "datasets": ["tiny"], "seeds": "all"}
-    return study
+    known_truth = {"models": ["mos"], "datasets": ["tiny"], "seeds": "all"}
+    return small.changed(small.values(), ("experiments", "known-truth"), known_truth)
 
 
 @pytest.mark.fault("C1", "C2", "C3", "C4", "C10", "C13", "C14", "C15")

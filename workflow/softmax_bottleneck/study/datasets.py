@@ -127,6 +127,8 @@ class Dataset:
         """Raise ValueError if keys contradict each other, such as `base` without `train_tokens`."""
         if len({self.base is None, self.vocabulary_size is None, self.train_tokens is None}) > 1:
             raise ValueError("base, vocabulary_size and train_tokens belong together: a corpus cut from another")
+        if self.base == self.name:
+            raise ValueError("base: a corpus cannot be cut from itself")
         if (self.kind == "language") != (self.language is not None):
             raise ValueError("a `language` is set where, and only where, kind is language")
         if self.wordsim == OWN_BENCHMARK and self.kind != "language":
