@@ -31,9 +31,11 @@ PICTURE = ROOT / "docs" / "overview.svg"
 STUDIES = "report/evidence/studies"
 MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
+VARIED = ("moc-k1", "moc-k2", "moc-k15", "moc-dropout", "mos-k2", "mos-k15", "mos-dropout")  # of rank-or-mixture
+AT_10 = ("softmax-r10", "moc-k1-r10", "moc-r10", "mos-r10")  # of rank-or-mixture-rate-10
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
-READINGS = ("benka-readings", "published-cpu")  # studies of Benka's Transformer with a softmax
+READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
 TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
 READ_EPOCH = 15  # the epoch after which readings are compared
 METRICS = {
@@ -128,12 +130,13 @@ def results(study: Study, archived: FinishedStudy, again: Sequence[FinishedStudy
     """
     verdicts = [entry["verdict"] for entry in archived.claims]
     tally = ", ".join(f"{verdicts.count(name)} {name}" for name in compare.OVERALL if name in verdicts)
-    lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
+    is_judged = len(set(verdicts)) > 1  # a study that varies one head can test no conclusion
+    lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."] if is_judged else []
     lines += [line for other in again for line in ("", agreement(archived, other))]
     lines += ["", IMAGE] if study.name == PICTURED else []
     for dataset in study.datasets:
         found = archived.records
-        shown = MODELS + LAYERS if study.name == PICTURED else MODELS
+        shown = MODELS + LAYERS if study.name == PICTURED else MODELS + VARIED + AT_10
         models = [model for model in shown if found.values(dataset, model, "test_ppl")]
         metrics = [metric for metric in METRICS if any(found.values(dataset, model, metric) for model in models)]
         rows = [["head", *(METRICS[metric][0] for metric in metrics)]]
