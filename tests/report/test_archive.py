@@ -97,7 +97,7 @@ RUNS = archive.archived_runs()
 
 @pytest.mark.parametrize("archived", RUNS, ids=lambda archived: archived.name)
 def test_archived_runs_are_possible_and_whole(archived: archive.ArchivedRun) -> None:
-    """A softmax has rank d + 2 at most; a spectrum falls; one that failed to learn is near unigrams (rate 20: + 10 %)."""
+    """A softmax has rank d + 2 at most; a spectrum falls; one that failed to learn ends near unigrams."""
     settings, values = archived.run, archived.values
     assert values["rank_press"] <= values["embedding_size"] + 2 or settings.head.name not in ("softmax", "moc")
     sigmas = [sigma for _, sigma in archived.spectrum]
