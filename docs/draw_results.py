@@ -32,7 +32,6 @@ STUDIES = "report/evidence/studies"
 MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
 VARIED = ("moc-k1", "moc-k2", "moc-k15", "moc-dropout", "mos-k2", "mos-k15", "mos-dropout")  # of rank-or-mixture
-AT_10 = ("softmax-r10", "moc-k1-r10", "moc-r10", "mos-r10")  # of rank-or-mixture-rate-10
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
@@ -136,7 +135,7 @@ def results(study: Study, archived: FinishedStudy, again: Sequence[FinishedStudy
     lines += ["", IMAGE] if study.name == PICTURED else []
     for dataset in study.datasets:
         found = archived.records
-        shown = MODELS + LAYERS if study.name == PICTURED else MODELS + VARIED + AT_10
+        shown = MODELS + LAYERS if study.name == PICTURED else MODELS + VARIED
         models = [model for model in shown if found.values(dataset, model, "test_ppl")]
         metrics = [metric for metric in METRICS if any(found.values(dataset, model, metric) for model in models)]
         rows = [["head", *(METRICS[metric][0] for metric in metrics)]]

@@ -97,12 +97,12 @@ RUNS = archive.archived_runs()
 
 @pytest.mark.parametrize("archived", RUNS, ids=lambda archived: archived.name)
 def test_archived_runs_are_possible_and_whole(archived: archive.ArchivedRun) -> None:
-    """A softmax has rank d + 2 at most; a spectrum falls; one that failed to learn ends near unigrams."""
-    settings, values = archived.run, archived.values
+    """A softmax has rank d + 2 at most; a spectrum falls; at rank 1 a run has only learned unigrams."""
+    settings, values, sigmas = archived.run, archived.values, [sigma for _, sigma in archived.spectrum]
     assert values["rank_press"] <= values["embedding_size"] + 2 or settings.head.name not in ("softmax", "moc")
-    sigmas = [sigma for _, sigma in archived.spectrum]
     assert sigmas == sorted(sigmas, reverse=True) and archived.spectrum[0][0] == 1 and sigmas[-1] >= 0
-    assert values["test_ppl"] < 1.15 * values["unigram_ppl"] and values["epochs"] == settings.schedule.epochs
+    most = (1.15 if values["rank_press"] == 1 else 1.01) * values["unigram_ppl"]
+    assert values["test_ppl"] < most and values["epochs"] == settings.schedule.epochs
 
 
 CONTENT = {
