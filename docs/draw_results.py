@@ -31,7 +31,10 @@ PICTURE = ROOT / "docs" / "overview.svg"
 STUDIES = "report/evidence/studies"
 MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
-VARIED = ("moc-k1", "moc-k2", "moc-k15", "moc-dropout", "mos-k2", "mos-k15", "mos-dropout")  # of rank-or-mixture
+VARIED = (  # of rank-or-mixture
+    *("moc-k1", "moc-k2", "moc-k15", "moc-dropout", "mos-k2", "mos-k15", "mos-dropout"),
+    *("softmax-r10", "moc-k1-r10", "moc-r10", "mos-r10"),
+)
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
