@@ -5,9 +5,11 @@ python docs/draw_results.py    # also docs/overview.svg, if results/ has the dem
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,22 @@ PICTURE = ROOT / "docs" / "overview.svg"
 STUDIES = "report/evidence/studies"
 MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
-VARIED = (  # of rank-or-mixture
-    *("moc-k1", "moc-k2", "moc-k15", "moc-dropout", "mos-k2", "mos-k15", "mos-dropout"),
-    *("softmax-r10", "moc-k1-r10", "moc-r10", "mos-r10"),
-)
+STEPS = {  # from the softmax to MoS in rank-or-mixture-rate-10: {model: what it adds to the one before}
+    "softmax-r10": "",
+    "moc-k1-r10": "the layer: MoC with K = 1 against Softmax",
+    "moc-r10": "mixing contexts: MoC against MoC with K = 1",
+    "mos-r10": "mixing probabilities: MoS against MoC",
+}
+VARIED = (
+    "moc-k1",
+    "moc-k2",
+    "moc-k15",
+    "moc-dropout",
+    "mos-k2",
+    "mos-k15",
+    "mos-dropout",
+    *STEPS,
+)  # of rank-or-mixture
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
@@ -163,6 +177,22 @@ def averaging(archived: FinishedStudy) -> list[str]:
     return ["", *table([head, *rows]), ""]
 
 
+def steps(archived: FinishedStudy) -> list[str]:
+    """Return a table of what each of STEPS changes, with its share of the whole gain in log perplexity."""
+    models = list(STEPS)
+    found = [
+        findings.comparisons([archived], model, before, findings.BETTER)[0].row(STEPS[model])
+        for before, model in pairwise(models)
+    ]
+    gains = [math.log1p(row.value / 100) for row in found]
+    plot = findings.DotPlot(found, axis="")
+    rows = [
+        [row.label, plot.text(row), f"{gain / sum(gains):.0%}".replace("%", " %")]
+        for row, gain in zip(found, gains, strict=True)
+    ]
+    return ["", *table([["step", "change in test perplexity", "share of the gain of MoS"], *rows]), ""]
+
+
 def readings(studies: Sequence[FinishedStudy]) -> list[str]:
     """Return a table of Benka's Transformer with a softmax in every reading, after READ_EPOCH epochs and at the end."""
     every = [run for study in studies if study.study in READINGS for run in study.runs]
@@ -225,6 +255,8 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
             page = between(archived.study, results(study, archived, again), page)
         if begin(f"averaging in {archived.study}") in page:
             page = between(f"averaging in {archived.study}", averaging(archived), page)
+        if begin(f"steps in {archived.study}") in page:
+            page = between(f"steps in {archived.study}", steps(archived), page)
     page = between("readings", readings(studies), page)
     return {README: between("heads", advice(heads), between("findings", lines, readme)), PAGE: page, **figures}
 
