@@ -121,11 +121,13 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
 
 # --- docs/results.md ------------------------------------------------------------------------------------------------
 def all_heads(heads: Mapping[str, Any]) -> list[str]:
-    """Return the table of every head relative to the softmax, in all archived studies."""
-    sources = [", ".join(filter(None, (column["study"], column["hardware"]))) for column in heads["columns"]]
-    columns = [f"{column['corpus']} ({source})" for column, source in zip(heads["columns"], sources, strict=True)]
-    rows = [[row["label"], *(" ".join(_parts(cell)) for cell in row["cells"])] for row in heads["rows"]]
-    return ["", *table([["head", *columns], *rows]), ""]
+    """Return the table of every head relative to the softmax: a row per corpus of each archived study."""
+    rows = [["corpus (study)", *(row["label"] for row in heads["rows"])]]
+    for index, column in enumerate(heads["columns"]):
+        source = ", ".join(filter(None, (column["study"], column["hardware"])))
+        cells = (" ".join(_parts(row["cells"][index])) for row in heads["rows"])
+        rows.append([f"{column['corpus']} ({source})", *cells])
+    return ["", *table(rows), ""]
 
 
 def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
