@@ -32,7 +32,7 @@ PICTURED = "demo"
 PICTURE = ROOT / "docs" / "overview.svg"
 STUDIES = "report/evidence/studies"
 MOST_LINKS = 3  # of a finding; more studies are linked by their folder
-MODELS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
+MODELS = ("softmax", "ss", "gss", "gss-c1.5", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
 STEPS = {  # from the softmax to MoS in rank-or-mixture-rate-10: {model: what it adds to the one before}
     "softmax-r10": "",
     "moc-k1-r10": "the layer: MoC with K = 1 against Softmax",

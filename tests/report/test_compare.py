@@ -145,7 +145,7 @@ def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_m
     logs = np.log([[45, 45.45, 44.55], [50, 50.5, 49.5]])
     low, high = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
     assert cells["MoS"][0]["interval"] == f"−{-100 * np.expm1(low):.1f} to −{-100 * np.expm1(high):.1f}"
-    assert compare.head_table([alone], planned) is None
+    assert compare.head_table([alone], planned) is None and table["rows"][3]["gain"] == "10.0"
     twice = compare.head_table([study("own", [], *rows), study("again", [], *rows)], planned)  # on one corpus
     assert [row["compared"] for row in twice["rows"]] == [1] * 4 and twice["rows"][3]["lower"] == 1
 

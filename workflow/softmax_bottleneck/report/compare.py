@@ -197,6 +197,7 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
           empty if the head or the softmax has no test perplexity.
         * `compared`: the number of corpora that count and on which the head is compared with the softmax.
         * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
+        * `gain`: by how many percent the perplexity is significantly lower, as text such as `7.5 to 9.5`.
         * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
         * `unlearned`: the number of runs hardly better than a unigram model, in all columns of corpora that count.
         * `first`: {name: number as text} for the names `size`, `time`, `least_time`, `press` and `effective` (see
@@ -217,10 +218,12 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         lower, higher = (len({corpus for corpus, cell in natural if cell["sign"] == sign}) for sign in (-1, 1))
         counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in natural})}
         counts["unlearned"] = sum(cell.get("unlearned", 0) for _, cell in natural)
+        gains = [numbers.number(-cell["change"], 1) for _, cell in natural if cell["sign"] < 0]
         sizes = _sizes(measured_in[0][1], _model(measured_in[0][1], models))
         facts = {
             "label": label(study, models[-1]),
             "cells": cells,
+            "gain": " to ".join(dict.fromkeys([min(gains, key=float), max(gains, key=float)])) if gains else "",
             "text": " on natural text" if len(natural) < len(compared) else "",
             "memory": numbers.number(memory().get(models[-1]), 1),
             "first": {name: numbers.number(value, 0 if name in RANKS else 2) for name, value in sizes.items()},
@@ -263,7 +266,7 @@ def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
     Returns:
         A dict, empty if `model` is "", with these keys:
 
-        * `value`: the change in percent as text.
+        * `change`, `value`: the change in percent, as a number and as text.
         * `n`: the numbers of runs as text, such as `n = 3 and 4`.
         * `sign`: -1 or 1 if the whole interval of the change lies below or above zero, else 0.
         * `interval`: the interval of the change as text.
@@ -280,6 +283,7 @@ def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
     size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
     low, high = (0.0 if end is None else end for end in (number.low, number.high))
     return {
+        "change": number.value,
         "value": f"{numbers.number(number.value, 1, signed=True)}\u00a0%",
         "interval": numbers.interval(number.low, number.high, 1),
         "n": numbers.counts(number.n),
