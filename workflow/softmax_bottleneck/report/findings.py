@@ -45,7 +45,7 @@ BOUNDS = {  # for placeholders of report/findings.yaml
     "quarter": f"{100 * QUARTER:g}",
     "factor": f"{SAME_RANK[1]:g}",
 }
-MOST_ROWS = 9  # of a figure; further rows are not drawn
+MOST_ROWS = 10  # of a figure; further rows are not drawn
 PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
 SMALLEST = 1e-9  # the smallest value on a log axis
 CHANGE = "change in test perplexity against Softmax, %"  # an axis
