@@ -125,8 +125,8 @@ def all_heads(heads: Mapping[str, Any]) -> list[str]:
     rows = [["corpus (study)", *(row["label"] for row in heads["rows"])]]
     for index, column in enumerate(heads["columns"]):
         source = ", ".join(filter(None, (column["study"], column["hardware"])))
-        cells = (" ".join(_parts(row["cells"][index])) for row in heads["rows"])
-        rows.append([f"{column['corpus']} ({source})", *cells])
+        changes = (" ".join(_parts(row["cells"][index])) for row in heads["rows"])
+        rows.append([f"{column['corpus']} ({source})", *changes])
     return ["", *table(rows), ""]
 
 

@@ -34,14 +34,14 @@ def test_the_rank_bound_is_overturned_by_one_run() -> None:
 
 @pytest.mark.parametrize(("ppl", "mos", "holds"), [(51, 50, True), (49, 50, False), (49, 45, True), (48, 44, False)])
 def test_a_fixed_head_overturns_that_rank_gains_little_by_a_quarter_of_mos(ppl: float, mos: float, holds: bool) -> None:
-    one = study(test_ppl={"softmax": 50.0, "ss": ppl, "mos": mos}, rank_press={"softmax": 202, "ss": 2020})
-    found = findings.rank_is_not_the_lever([one])
+    one = study(test_ppl={"softmax": 50.0, "ss": ppl}, rank_press={"softmax": 202, "ss": 2020})
+    two = replace(study(test_ppl={"softmax": 50.0, "mos": mos}), name="two", study="two")
+    found = findings.rank_is_not_the_lever([one, two])
+    assert set(found.studies) == ({"one"} if mos == 50 else {"one", "two"})
     most = "\u2014" if mos == 50 else f"{100 * math.log(50 / ppl) / math.log(50 / mos):.0f}"
     assert found.holds == holds and [found.facts[key] for key in ("lowest", "highest", "most")] == ["10", "10", most]
     ends = stats.ttest_ind(*np.log(np.outer([ppl, 50], [1, 1.002, 0.998])), equal_var=False).confidence_interval()
-    assert (found.figure.rows[0].low, found.figure.rows[0].high) == pytest.approx(
-        [100 * math.expm1(end) for end in ends]
-    )
+    assert [found.figure.rows[0].low, found.figure.rows[0].high] == pytest.approx(list(100 * np.expm1(ends)))
     assert float(found.facts["reach"].replace("\u2212", "-")) == pytest.approx(100 * math.expm1(ends.low), abs=0.05)
 
 

@@ -218,12 +218,12 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
         lower, higher = (len({corpus for corpus, cell in natural if cell["sign"] == sign}) for sign in (-1, 1))
         counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in natural})}
         counts["unlearned"] = sum(cell.get("unlearned", 0) for _, cell in natural)
-        gains = [numbers.number(-cell["change"], 1) for _, cell in natural if cell["sign"] < 0]
+        gains = sorted(-cell["change"] for _, cell in natural if cell["sign"] < 0)
         sizes = _sizes(measured_in[0][1], _model(measured_in[0][1], models))
         facts = {
             "label": label(study, models[-1]),
             "cells": cells,
-            "gain": " to ".join(dict.fromkeys([min(gains, key=float), max(gains, key=float)])) if gains else "",
+            "gain": " to ".join(dict.fromkeys(numbers.number(gain, 1) for gain in gains[:1] + gains[-1:])),
             "text": " on natural text" if len(natural) < len(compared) else "",
             "memory": numbers.number(memory().get(models[-1]), 1),
             "first": {name: numbers.number(value, 0 if name in RANKS else 2) for name, value in sizes.items()},

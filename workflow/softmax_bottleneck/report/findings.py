@@ -318,15 +318,16 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     closes = [(closed[model]["low"] or 0) > LITTLE for model in FIXED if model in closed]
     counted = [one for _, one in found if not one.data.truth] or [one for _, one in found]  # natural text, if any
     ends = [one.number.low for one in counted if one.number.low is not None]
-    mos = {one.place: one.gain() for one in comparisons(studies, EQUAL_MOS, "softmax", BETTER) if one.is_below(0)}
-    shares = [_share(one.gain(), mos[one.place]) for one in counted if one.place in mos and math.isfinite(one.width())]
+    mos = {one.place: one for one in comparisons(studies, EQUAL_MOS, "softmax", BETTER) if one.is_below(0)}
+    shared = [(one, mos[one.place]) for one in counted if one.place in mos and math.isfinite(one.width())]
+    shares = [one.gain() / other.gain() for one, other in shared]
     gaining = [one for one in counted if one.is_below(0)]
     is_large = max(shares, default=0.0) >= QUARTER or any(one.place not in mos for one in gaining)
     return Finding(
         holds=not is_large and not any(closes),
         number=min(gaining or [one for _, one in found], key=Comparison.quoted_first).text(),
         figure=DotPlot([one.row(f"{label}, {one.place}") for label, one in found], CHANGE),
-        studies=[*(one.study for _, one in found), *[fitted.name] * bool(closed)],
+        studies=[*(one.study for _, one in [*found, *shared]), *[fitted.name] * bool(closed)],
         facts={"lowest": f"{min(known):.0f}", "highest": f"{max(known):.0f}"}
         | {"reach": numbers.number(min(ends, default=None), 1)}
         | {"most": numbers.number(max((100 * share for share in shares), default=None), 0)},
