@@ -239,7 +239,7 @@ class Run:
     duplicate_of: str = ""
     start: str = ""
 
-    @property
+    @cached_property
     def settings(self) -> dict[str, Any]:
         """The settings that affect the result, apart from the seed and the code.
 
