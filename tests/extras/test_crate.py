@@ -116,7 +116,7 @@ def test_no_folder_of_this_machine_is_packed(built: tuple[Study, Path]) -> None:
 
 def test_a_file_that_names_a_folder_is_rejected_and_no_crate_is_left(study: Study, tmp_path: Path) -> None:
     artefacts.write_json(Store().study_folder(study.name) / "check.json", {"file": f"{tmp_path}/study.yaml"})
-    with pytest.raises(UserError, match=r"check\.json: names "):
+    with pytest.raises(UserError, match=r"check\.json: contains "):
         crate.build(study)
     assert not list(Store().study_folder(study.name).glob("*crate*"))
 

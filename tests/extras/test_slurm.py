@@ -92,7 +92,7 @@ def test_a_job_left_behind_by_an_earlier_call_is_waited_for(
     deadline = time.monotonic() + 60
     while not caplog.records and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert "(SLURM job 42)" in caplog.text and "waiting for its end" in caplog.text
+    assert "(SLURM job 42)" in caplog.text and "waits for the other one to end" in caplog.text
     assert not (folder_of(begun) / "run.json").exists()
     (folder_of(begun) / locks.LEASE_FILE).unlink()  # the old job ends
     second.join(120)

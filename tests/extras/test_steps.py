@@ -84,7 +84,7 @@ def test_finished_seeds_stay_when_another_seed_stops(job: str, alone: dict[str, 
     with locks.Lease(Store().run_folder(second)):
         assert main(["train", *WORDS, "--run", job]) == 75
     told = capfd.readouterr().err
-    assert f"1 of 2 seeds did not end: {second} (exit 75); run the same step again" in told
+    assert f"1 of 2 seeds did not finish: {second} (exit 75); run the same step again" in told
     done = Store().run_folder(first) / "done.json"
     assert artefacts.is_sound(done) and not Store().job_file(job).exists()
     written = done.stat().st_mtime_ns

@@ -161,7 +161,7 @@ def test_g1_the_page_begins_with_its_gaps_and_verify_exits_3(place, capsys):
     assert words.index("Gaps") < words.index("seed 2 (nan in epoch 3)") < words.index("How to read the tables")
     assert program.main(["verify", "--study", "study.yaml"]) == 3
     assert program.main(["report", "--study", "study.yaml"]) == 0
-    assert "error: fake: incomplete or damaged" in capsys.readouterr().err
+    assert "error: fake: results are incomplete or damaged" in capsys.readouterr().err
 
 
 # --- which results --------------------------------------------------------------------------------------------------

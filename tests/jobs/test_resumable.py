@@ -326,7 +326,7 @@ def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch
         patch.setenv(workflow.PROCESS_VARIABLE, f"{sleeper.pid} {processes.Process.of(sleeper.pid).started}")
         patch.setattr("softmax_bottleneck.jobs.interrupt.LOOK_EVERY_S", 0.0)
         at_step(patch, 5, lambda: (sleeper.kill(), sleeper.wait()))
-        with pytest.raises(StoppedError, match="the workflow that started it is gone; saved at") as stopped:
+        with pytest.raises(StoppedError, match="the workflow that started this step has ended; saved at") as stopped:
             kind.run(tmp_path)
     assert stopped.value.exit_code == 75
     ends_the_same(kind, tmp_path, alone)

@@ -221,7 +221,7 @@ def test_a_text_that_cannot_be_read_is_one_line(data: bytes | None, message: str
 
 def test_logits_of_an_unknown_kind_are_rejected() -> None:
     plain = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
-    with pytest.raises(UserError, match=r"neither W h \+ b nor that scaled or capped: they differ by .*--log-probs"):
+    with pytest.raises(UserError, match=r"not W h \+ b.*: the closest of these differs by .*--log-probs"):
         saved_model.OutputRule(scale=2.0).require_equal(plain, plain**3, Path("model"))
 
 

@@ -121,7 +121,7 @@ UNSOUND = {
     "text.txt": (b"1 2 3", "expected a file that ends in .npy, .npz, .safetensors"),
     "whole.npy": (saved(np.arange(12).reshape(2, 6)), "numbers are int64, expected float16"),
     "empty.npy": (saved(np.zeros((0, 6), np.float32)), "has shape (0, 6)"),
-    "objects.npy": (saved(np.array([[Canary()]], dtype=object)), "without pickled objects"),
+    "objects.npy": (saved(np.array([[Canary()]], dtype=object)), "contains pickled objects"),
     "pickled.npy": (pickle.dumps(Canary()), "not a sound .npy file"),
     "cut.npy": (saved(VALUES)[:-8], "not a sound .npy file"),
     "inf.npy": (saved(DAMAGED), "inf.npy: row 41, column 2 is inf"),

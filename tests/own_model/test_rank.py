@@ -157,7 +157,7 @@ ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
     ({"--weight": "h.npy::x"}, "an .npy file holds one array"),
     ({"--weight": "transposed.npy"}, "(90, 6) and the weight transposed.npy (6, 70). Expected weight [words, 6]"),
     ({"--bias": "short.npy"}, "bias short.npy has shape (69,) beside 70 words"),
-    ({"--log-probs": "h.npy"}, "give hidden and weight (with bias and head), or log_probs alone, or model and text"),
+    ({"--log-probs": "h.npy"}, "Expected one of: hidden and weight (optionally bias, head, targets); log_probs;"),
     ({"--hidden": "h-\udcff.npy::x"}, "is not allowed"),
     ({"--hidden": "huge.npy", "--weight": "huge.npy"}, "hidden: row 0 gives logits that overflow float32"),
     ({"--hidden": "huge.npy", "--weight": "huge.npy", "--head": "gss"}, "row 0 gives logits that overflow float32"),

@@ -34,8 +34,8 @@ def error_of(model: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("tokenizer.json", None, "no tokenizer.json in it"),
-        ("config.json", None, "no config.json in it"),
+        ("tokenizer.json", None, "no tokenizer.json in this folder"),
+        ("config.json", None, "no config.json in this folder"),
         (INDEX, "[1, 2", "its index is not sound"),
         (SHARDS[0], None, f"{SHARDS[0]} is missing (1 of 2 shards)"),
     ],

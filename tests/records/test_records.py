@@ -51,12 +51,12 @@ def test_nothing_is_read_before_the_first_run(study) -> None:
     assert set(found.states["reason"]) == {"not trained yet"}
 
 
-def test_an_interrupted_run_says_where_it_stopped(study) -> None:
+def test_an_interrupted_run_says_how_many_epochs_are_done(study) -> None:
     first, second = study.needed[:2]
     fake.write_epochs(first, 4)
     Store().run_folder(second.path).mkdir(parents=True)
     (Store().run_folder(second.path) / "resume-b.pt").touch()
-    for run, place in ((first, "epoch 4 of 10"), (second, "epoch 1 of 10")):
+    for run, place in ((first, "4 of 10 epochs done"), (second, "0 of 10 epochs done")):
         state, reason = states(study)[run.path]
         assert state == "missing" and place in reason
 
@@ -138,7 +138,7 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     run = study.needed[0]
     fake.write_measure(run, test_ppl=test_ppl, unigram_ppl=200.0)
     found = collect.collect(study)
-    remark = f"learned no more than how frequent words are: test perplexity {test_ppl:.1f}, unigram 200.0"
+    remark = f"no better than a unigram model: test perplexity {test_ppl:.1f}, unigram 200.0"
     assert states(study)[run.path] == ("ok", "" if learned else remark)
     assert found.unlearned == (set() if learned else {(run.dataset, run.model, run.seed)})
     view = CorpusData(found, run.dataset)

@@ -22,7 +22,7 @@ def split_overlap_warnings(corpus: Corpus) -> list[str]:
     * It is valid or test, and has more tokens than train.
     """
     warnings = [
-        f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more stand in {other} too"
+        f"{share:.0%} of the lines of {split} with {LINE_WORDS} words or more also occur in {other}"
         for split, other in (("valid", "train"), ("test", "train"), ("test", "valid"))
         if (share := overlap(corpus, split, other)) > SHARE
     ]

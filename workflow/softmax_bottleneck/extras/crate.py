@@ -41,7 +41,7 @@ WORKFLOW_FOLDERS = ("workflow", "config", "docs", "envs", "report")
 RUN_FILES = {".json", ".jsonl", ".npz"}  # suffixes; with --weights also .safetensors
 PACKED = ("crate", "crate.zip", "report.zip", "partial")  # made from the study's folder, not part of it
 BINARY = {".npz", ".parquet", ".safetensors"}
-ADVICE = "nothing was packed. `make verify` lists all problems; `make repair` removes them, to be recomputed"
+ADVICE = "nothing was packed. `make verify` lists all problems; fix them with `make repair`, then `make reproduce`"
 Source = Path | BytesIO  # the content of a file of the crate
 
 
@@ -82,7 +82,8 @@ def build(study: Study, with_weights: bool = False) -> Path:
         for path in sorted(file for file in work.rglob("*") if file.is_file() and file.suffix not in BINARY):
             if match := pattern.search(path.read_bytes().decode("utf-8", errors="replace")):
                 name = path.relative_to(work).as_posix()
-                raise errors.UserError(f"{name}: names {match[0]!r}, which is of this machine. Use a relative path")
+                problem = f"contains {match[0]!r}, a path or host name of this machine"
+                raise errors.UserError(f"{name}: {problem}. Remove it, or use a relative path")
         shutil.rmtree(home / "crate", ignore_errors=True)
         return work.replace(home / "crate")
     finally:
@@ -121,7 +122,8 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
         chain.append(chain[-1].parent / base)
     for path in chain:
         if not path.resolve().is_relative_to(near):
-            raise errors.UserError(f"{path}: lies outside the study's folder. Expected both in one folder")
+            problem = "the study extends this file, which lies outside the study's folder"
+            raise errors.UserError(f"{path}: {problem}. Move both into one folder")
         # The mirror is a folder of the author's machine.
         text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         files[f"config/{path.resolve().relative_to(near).as_posix()}"] = BytesIO(text.encode("utf-8"))

@@ -117,7 +117,7 @@ def _device(study: Study) -> Finding:
     if usable or study.device == "cpu":
         return Finding("device", OK, found)
     if present := _output_of("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
-        advice = "install the build for its CUDA version (pytorch.org), or repair the driver"
+        advice = "install the PyTorch build for this GPU's CUDA version (pytorch.org), or repair the driver"
         return Finding("device", BAD, f"{build}, which cannot use the GPU {present.splitlines()[0]}", advice)
     if study.device == "cuda" and (shutil.which("sbatch") is None or not torch.version.cuda):
         return Finding("device", BAD, found, "set device: auto or cpu, or use a GPU node")
@@ -133,7 +133,8 @@ def _slurm() -> Finding:
         return Finding("SLURM", OK, "not installed; jobs run on this machine")
     listed = _output_of("sinfo", "--noheader", "--format=%R")
     if listed is None:
-        return Finding("SLURM", BAD, f"sinfo does not answer in {processes.TIMEOUT_S:.0f} s", "ask the administrators")
+        problem = f"sinfo fails or does not answer in {processes.TIMEOUT_S:.0f} s"
+        return Finding("SLURM", BAD, problem, "run `sinfo` to see its error, or ask the administrators")
     profile = load_yaml(PROFILE)["__variables__"]
     wanted = dict.fromkeys([profile["gpu_partition"], profile["cpu_partition"]])
     unknown = [name for name in wanted if name not in listed.split()]
@@ -158,7 +159,7 @@ def _files(study: Study, dataset: Dataset) -> Finding:
         return Finding(label, BAD, f"missing: {_few(absent)}", "put the files there, or change their `path`")
     missing = sum(not file.path and not any((folder / file.name).is_file() for folder in folders) for file in files)
     if missing:
-        advice = "needs network access here, not on the compute nodes; or set mirror: to a folder with copies"
+        advice = "`download` needs the network on this machine, not on nodes; or set mirror: to a folder with copies"
         return Finding(label, NOTE, f"{missing} of {len(files)} files are not downloaded yet", advice)
     return Finding(label, OK, f"{len(files)} files are there")
 
@@ -177,7 +178,7 @@ def _size(study: Study) -> Finding:
         check.check_limits(study, planned)
     except errors.UserError as error:
         state = NOTE if shutil.which("sbatch") else BAD  # a login node has less memory than those that compute
-        return Finding("size", state, str(error), "free memory or disk, or change the study")
+        return Finding("size", state, str(error), "change the study, or free memory or disk")
     left = [run for run in study.needed if not plan.is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
     return Finding("size", OK, f"{len(left)} of {len(study.needed)} runs are left; they need {disk_gb:.1f} GB of disk")

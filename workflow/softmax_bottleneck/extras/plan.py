@@ -68,7 +68,8 @@ def text(study: Study) -> str:
         line = f"{model:34} {dataset:22} {seeds[dataset, model]:5} {count:15,}"
         line += f" {one.hours('gpu'):10.2f} {one.hours('cpu'):10.2f} {max(one.memory_gb, one.spectrum_gb):10.2f}"
         lines.append(line)
-    return "\n".join([*lines, "", f"Hours are of runs not done, with their perplexities and ranks. {costs.BASIS}"])
+    basis = f"The first table has the hours still needed; those of runs include perplexities and ranks. {costs.BASIS}"
+    return "\n".join([*lines, "", basis])
 
 
 def _line(name: str, about: str, work: Iterable[Hours]) -> str:

@@ -260,7 +260,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
     with log.open("wb") as file:
         interim = InterimReport(study, options.set, file)
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
-        say(f"interim report, from the first finished run on: {(interim.folder / PAGE).resolve()}")
+        say(f"interim report (written when the first run has finished): {(interim.folder / PAGE).resolve()}")
         with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
             code, stopped_by = _snakemake(command, environment, descriptors, file, display)
     problem = _problem(code, stopped_by, ends, log, say)
@@ -313,7 +313,8 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
         say(f"Snakemake ended with exit code {code}; try {attempt + 1} of {TRIES} in {pause_s:.0f} s")
         time.sleep(pause_s)
     if code:
-        raise errors.IncompleteError(f"Snakemake ended with exit code {code}; see its log above; repeat the command")
+        advice = "correct the error in its log above, then repeat the command to resume"
+        raise errors.IncompleteError(f"Snakemake ended with exit code {code}; {advice}")
 
 
 # --- Snakemake ------------------------------------------------------------------------------------------------------

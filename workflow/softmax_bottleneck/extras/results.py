@@ -22,7 +22,8 @@ def collect_records(study: Study, options: argparse.Namespace, say: progress.Say
     found = collect.collect_to(study, study.store.study_folder(study.name))
     for warning in found.mixtures():
         say(f"warning: {warning}")
-    say(f"{study.name}: {len(found.rows)} records, {found.counts()}")
+    counts = ", ".join(f"{state} {number}" for state, number in found.counts().items())
+    say(f"{study.name}: {len(found.rows)} records; runs: {counts}")
 
 
 def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
@@ -114,7 +115,8 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
     found = replace(found, findings=(*found.findings, *archive.findings()))
     print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
     if not found.complete:
-        raise errors.IncompleteError(f"{study.name}: incomplete or damaged")
+        advice = "run `make repair`, then `make reproduce`"
+        raise errors.IncompleteError(f"{study.name}: results are incomplete or damaged, see above; {advice}")
 
 
 def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
@@ -128,6 +130,6 @@ def repair_results(study: Study, options: argparse.Namespace, say: progress.Say)
     for path in removed:
         say(f"removed {study.store.root / path}")
     runs = sum(path.parts[0] == "runs" and len(path.parts) == 4 for path in removed)  # whole folders of runs
-    training = f" and trains {runs} of the runs" if runs else ""
+    training = f", which includes the training of {runs} runs" if runs else ""
     say(f"{study.name}: findings: {len(found.findings)}, removed: {len(removed)}")
     say(f"`make reproduce` recomputes what was removed{training}")

@@ -26,7 +26,8 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
     if "measure" in options and options.measure:
         measuring.measure_after_training(study, options.run, say)
     if done and done["status"] == "diverged" and not options.diverged_ok:
-        raise errors.DivergedResultError(f"{options.run}: diverged: {done['reason']}; recorded; do not try it again")
+        advice = "this is recorded as its result, and a repetition would diverge again"
+        raise errors.DivergedResultError(f"{options.run}: diverged: {done['reason']}; {advice}")
 
 
 def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:

@@ -168,7 +168,7 @@ def train_together(
     failed = {path: code if code > 0 else 128 - code for path, code in codes.items() if code}
     if failed:
         which = ", ".join(f"{path} (exit {code})" for path, code in failed.items())
-        message = f"{len(failed)} of {len(paths)} seeds did not end: {which}; run the same step again to resume them"
+        message = f"{len(failed)} of {len(paths)} seeds did not finish: {which}; run the same step again to resume them"
         stopped = {*interrupt.EXIT_CODES.values(), interrupt.TRY_AGAIN}
         code = min(failed.values(), key=lambda code: code in stopped)  # errors that need a correction come first
         raise errors.UserError(message) if code == errors.UserError.exit_code else interrupt.StoppedError(message, code)

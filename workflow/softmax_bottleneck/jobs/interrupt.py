@@ -135,7 +135,7 @@ class Stop:
         if self.workflow is not None and now - self.looked >= LOOK_EVERY_S:
             self.looked = now
             if not self.workflow.lives:
-                return "the workflow that started it is gone", TRY_AGAIN
+                return "the workflow that started this step has ended", TRY_AGAIN
         return None
 
 

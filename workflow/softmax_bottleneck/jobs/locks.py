@@ -110,7 +110,7 @@ class Lease:
                 if time.monotonic() >= deadline:
                     raise
                 if not waits:
-                    log.warning("%s; waiting for its end", busy)
+                    log.warning("%s. This process now waits for the other one to end", busy)
                 waits = True
             time.sleep(LOOK_EVERY_S)
 

@@ -395,7 +395,7 @@ class Session:
                 self.save()
             if reason is not None:
                 raise StoppedError(f"{self.job.folder}: {reason[0]}; saved at {self.work.where}: "
-                                   "run the same step again to go on", reason[1])  # fmt: skip
+                                   "run the same step again to resume", reason[1])  # fmt: skip
 
     def step(self) -> bool:
         """Do one step; return True if a part, such as an epoch, has ended."""

@@ -89,7 +89,7 @@ def measure_after_training(study: Study, path: str, say: Say) -> None:
                 if ready and not is_fresh(study, run, folder, step):
                     _call(study, path, step, say)
     except Exception as error:
-        say(f"{path}: trained, but not measured yet ({type(error).__name__}: {error}); the step `measure` does it")
+        say(f"{path}: trained, but not measured yet ({type(error).__name__}: {error}); the step `measure` will do this")
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:

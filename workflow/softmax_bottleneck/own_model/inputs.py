@@ -82,11 +82,11 @@ class Request:
         sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
         if sources not in SOURCES:
             raise ValueError(
-                "give hidden and weight (with bias and head), or log_probs alone, or model and text, or weight with"
-                " weights_only"
+                f"got {sources or 'no input'}. Expected one of: hidden and weight (optionally bias, head, targets);"
+                " log_probs; model and text; weight and weights_only"
             )
         if sources != "hidden weight" and (self.bias or self.targets or self.head != "softmax"):
-            raise ValueError(f"bias, head and targets belong to hidden and weight; leave them out with {sources}")
+            raise ValueError(f"bias, head and targets need hidden and weight (got {sources}); leave them out")
 
     def files(self) -> list[Path]:
         """Return the files that the options name, without duplicates; a pattern stands for all files that match it.
@@ -223,7 +223,7 @@ def find(patterns: Sequence[str], key: str) -> list[Shard]:
                 raise UserError(f"{key}: {file}: expected a file, not a folder or a device")
             if path.suffix not in FORMATS:
                 raise UserError(f"{key}: {path}: expected a file that ends in {', '.join(FORMATS)}")
-            fault = f"{key}: {path}: not a sound {path.suffix} file without pickled objects"
+            fault = f"{key}: {path}: not a sound {path.suffix} file, or it contains pickled objects"
             with damage_refused(fault, "export it again"):
                 shard = FORMATS[path.suffix](path, name)
             if not shard.shape or 0 in shard.shape:

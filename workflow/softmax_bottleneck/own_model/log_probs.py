@@ -216,7 +216,7 @@ class Layer:
         layer = replace(self.loaded, hidden_ND=self.loaded.hidden_ND[rows])
         block = layer.block(words=words)
         whole, centred = (spectra.singular_values(block, centring) for centring in ("none", "both"))
-        rank, where = rank_report(whole).press.rank, f"{len(rows)} x {len(words)} log-probabilities written out, by SVD"
+        rank, where = rank_report(whole).press.rank, f"a {len(rows)} x {len(words)} submatrix (by SVD)"
         return Bound(limit, where, rank, rank <= limit, spectral_cliff(centred))
 
 

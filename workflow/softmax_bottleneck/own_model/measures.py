@@ -99,7 +99,7 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
         )
     words = None
     if request.seconds:
-        say(f"searching unargmaxable words, for {request.seconds:g} s at most")
+        say(f"searching for unargmaxable words, for at most {request.seconds:g} s")
         words = ranks.words_that_win(weight_VD, bias_V, seconds=request.seconds)
     return replace(measures, weight=_saturation(weight_VD), words=words)
 
@@ -141,8 +141,8 @@ def _gradients(layer: log_probs.LoadedLayer, path: str) -> Iterator[Floats]:
         raise DataError(f"targets: {path}: not a sound .npy file ({error}); export it again") from None
     if target_N.shape != (contexts,) or target_N.dtype.kind != "i" or target_N.min() < -1 or target_N.max() >= words:
         raise DataError(
-            f"targets: {path}: {target_N.dtype} of shape {target_N.shape}. Expected whole numbers from -1 to"
-            f" {words - 1}, one for each of the {contexts} contexts"
+            f"targets: {path}: type {target_N.dtype}, shape {target_N.shape} or a value is wrong. Expected whole"
+            f" numbers from -1 to {words - 1}, one for each of the {contexts} contexts"
         )
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]

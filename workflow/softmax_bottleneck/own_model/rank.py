@@ -108,7 +108,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     needed, free = matrix.bytes_needed(), free_bytes()
     text = f"the {matrix.title} of {matrix.m} x {matrix.n} needs {gib(needed)} of memory, and {gib(free)} are free"
     if needed > free:
-        raise UserError(f"{text}; give fewer {matrix.sides[0]}: fewer of them bound the rank of all from below")
+        raise UserError(f"{text}; give fewer {matrix.sides[0]}: their rank is a lower bound for the rank of all")
     say(text)
     spectrum = matrix.spectrum(say)
     ranks = rank_report(spectrum)
@@ -116,7 +116,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     measured = measures.measure(export.request, matrix, say)
     notes = [*export.notes, *([ranks.note] if ranks.note else [])]
     if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
-        notes.append("full rank: more contexts (or words) might show a higher one")
+        notes.append("full rank, limited by the size of the matrix: more contexts (or words) might give a higher rank")
     if export.tokens and measured.words and measured.words.never:
         never = [repr(export.tokens[word]) for word in measured.words.never]
         more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
@@ -206,7 +206,7 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
     yield from ((f"effective rank at {e:g}", f"{rank:,}") for e, rank in result.ranks.effective.items())
     if bound := result.bound:
         verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
-        fall = f"; centred, they fall by {bound.cliff[1]:.2g} after {bound.cliff[0]:,}"
+        fall = f"; after centring, singular value {bound.cliff[0]:,} is {bound.cliff[1]:.2g} times the next one"
         yield f"softmax bound d + 2 = {bound.limit}", f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
     measured = result.measures
     for centring, ranks in measured.centred.items():
@@ -219,7 +219,7 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
     if words := measured.words:
         how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
         reachable = f"{words.by_direction + words.by_program:,} ({how}); {words.unsettled:,} unsettled"
-        yield "argmax-reachable words", f"{reachable} in {words.wall_s:.0f} s"
+        yield "argmax-reachable words", f"{reachable} after {words.wall_s:.0f} s"
         yield "unargmaxable words", f"{len(words.never):,}" + (" at least" if words.unsettled else "")
     gradient = measured.gradient
     for kind in ("norm", "energy") if gradient else ():

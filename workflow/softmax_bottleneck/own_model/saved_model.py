@@ -86,8 +86,8 @@ class OutputRule:
         largest = float(np.abs(logits_RV).max())
         if not distance <= TOLERANCE * max(largest, 1.0):
             raise UserError(
-                f"{path}: its logits are neither W h + b nor that scaled or capped: they differ by {distance:.3g}"
-                f" (largest logit {largest:.3g}); {ADVICE}"
+                f"{path}: its logits are not W h + b, scaled W h + b or soft-capped W h + b: the closest of these"
+                f" differs by {distance:.3g} (largest logit {largest:.3g}); {ADVICE}"
             )
 
 
@@ -257,10 +257,10 @@ def _require_loadable(path: Path) -> None:
         DataError: the index of the weights is damaged, or a shard that it lists is missing.
     """
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder. Give one of this machine, or a .gguf file: nothing is downloaded")
+        raise UserError(f"{path}: no such folder. Give a folder on this machine or a .gguf file; nothing is downloaded")
     for name in ("config.json", "tokenizer.json"):
         if not (path / name).is_file():
-            raise UserError(f"{path}: no {name} in it; save the model with it (save_pretrained)")
+            raise UserError(f"{path}: no {name} in this folder; save model and tokenizer there with save_pretrained")
     with damage_refused(f"{path}: its index is not sound", "save the model again"):
         indices = [json.loads(file.read_text(encoding="utf-8")) for file in path.glob("*.safetensors.index.json")]
         shards = {Path(name).name for index in indices for name in index["weight_map"].values()}
@@ -289,7 +289,7 @@ def _load(path: Path) -> tuple[Any, Any, Any]:
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     folder, options = path, dict[str, Any](local_files_only=True, trust_remote_code=False)
-    with damage_refused(f"{path}: cannot be loaded", f"save the model again, or with another transformers; {ADVICE}"):
+    with damage_refused(f"{path}: cannot be loaded", f"save it again, or try another transformers version; {ADVICE}"):
         if path.is_file():  # GGUF
             folder, options = path.parent, options | {"gguf_file": path.name}
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options).backend_tokenizer
@@ -300,5 +300,6 @@ def _load(path: Path) -> tuple[Any, Any, Any]:
         )
     wrong = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
     if wrong:
-        raise DataError(f"{path}: config.json and weights disagree: {wrong[0]} and {len(wrong) - 1} more are missing")
+        problem = f"{wrong[0]} and {len(wrong) - 1} more are missing or have another shape"
+        raise DataError(f"{path}: config.json and weights disagree: {problem}; save the model again")
     return torch, model.eval(), tokenizer

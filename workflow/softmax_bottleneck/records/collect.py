@@ -80,9 +80,9 @@ class Reading:
             epochs, curve = self.run.schedule.epochs, self.found.curve
             if curve:
                 last = curve[-1].get("epoch", len(curve))
-                return "missing", f"stopped after epoch {last} of {epochs}; the same command resumes it"
+                return "missing", f"{last} of {epochs} epochs done; run the workflow again to resume training"
             if any(self.found.folder.glob("resume-?.pt")):
-                return "missing", f"stopped in epoch 1 of {epochs}; the same command resumes it"
+                return "missing", f"0 of {epochs} epochs done; run the workflow again to resume training"
             return "missing", "not finetuned yet" if self.run.start else "not trained yet"
         for name, content in files.items():
             status = content.get("status", "failed")
@@ -249,7 +249,7 @@ def _state_row(study: Study, reading: Reading) -> dict[str, Any]:
     ppl, unigram = metrics.get("test_ppl"), metrics.get("unigram_ppl")
     remark = ""
     if is_number(ppl) and is_number(unigram) and records.is_unlearned(ppl, unigram):
-        remark = f"learned no more than how frequent words are: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
+        remark = f"no better than a unigram model: test perplexity {ppl:.1f}, unigram {unigram:.1f}"
     return {
         "dataset": run.dataset,
         "model": run.model,

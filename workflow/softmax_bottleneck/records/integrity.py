@@ -85,7 +85,7 @@ class RunFiles:
         `kind` is one of KINDS. `problem` describes the problem; the fix, `make repair`, is added to this text.
         """
         inside = f"{self.folder.name}/" if self.is_evaluation else ""
-        words = f"{problem}: `make repair` removes it"
+        words = f"{problem}: `make repair` removes it and all results that depend on it"
         self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
 
     def load(self, name: str, parse: Callable[[bytes], Any]) -> Any:
@@ -294,7 +294,8 @@ def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
     for name in sorted(names.intersection(FILES_OF_RUN).difference(left_out)):
         unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
         if unsealed or not (own.folder / name).exists():
-            yield Finding("missing", f"runs/{path}/{name}", f"{name} is gone: `make repair` prepares its making")
+            words = f"{name} is missing: `make repair` removes what depends on it; `make reproduce` recomputes both"
+            yield Finding("missing", f"runs/{path}/{name}", words)
 
 
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
@@ -307,8 +308,10 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
         return []
     name = path.relative_to(store.root).as_posix()
     if not path.exists():
-        return [Finding("missing", name, f"{path.name} is gone: `make repair` prepares its making")]
-    return [Finding("damaged", name, f"{path.name} is damaged: `make repair` removes it")]
+        words = f"{path.name} is missing: `make repair` removes what depends on it; `make reproduce` recomputes both"
+        return [Finding("missing", name, words)]
+    words = f"{path.name} is damaged: `make repair` removes it and all results that depend on it"
+    return [Finding("damaged", name, words)]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:

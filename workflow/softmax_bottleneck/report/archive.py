@@ -346,7 +346,8 @@ def find(name: str) -> list[FinishedStudy]:
     found = [one for one in studies if one.name == name] or [one for one in studies if one.study == name]
     if not found:
         known = ", ".join(one.name for one in studies)
-        raise UserError(f"{name}: no finished study in results/, and no archive. Expected one of {known}, or results.")
+        problem = "no archive and, for `compare`, no finished study in results/ has this name"
+        raise UserError(f"{name}: {problem}. Archives: {known}")
     return found
 
 

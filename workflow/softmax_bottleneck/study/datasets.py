@@ -51,9 +51,9 @@ class SourceEntry(TypedDict, total=False):
 def _check_source(entry: SourceEntry) -> SourceEntry:
     for key, needed in (("addresses", "sha256"), ("addresses", "bytes"), ("member_bytes", "member")):
         if key in entry and needed not in entry:
-            raise ValueError(f"{needed!r} is a dependency of {key!r}")
+            raise ValueError(f"{key!r} is set without {needed!r}. Expected both")
     if "addresses" not in entry and "path" not in entry:
-        raise ValueError("'path' is a required property where there are no addresses")
+        raise ValueError("expected 'path' (a local file) or 'addresses' (downloads)")
     return entry
 
 
@@ -126,13 +126,13 @@ class Dataset:
     def __post_init__(self) -> None:
         """Raise ValueError if keys contradict each other, such as `base` without `train_tokens`."""
         if len({self.base is None, self.vocabulary_size is None, self.train_tokens is None}) > 1:
-            raise ValueError("base, vocabulary_size and train_tokens belong together: a corpus cut from another")
+            raise ValueError("base, vocabulary_size, train_tokens: set all three (they cut a corpus from base) or none")
         if self.base == self.name:
             raise ValueError("base: a corpus cannot be cut from itself")
         if (self.kind == "language") != (self.language is not None):
-            raise ValueError("a `language` is set where, and only where, kind is language")
+            raise ValueError("`language` must be set if kind is language, and left out otherwise")
         if self.wordsim == OWN_BENCHMARK and self.kind != "language":
-            raise ValueError(f"wordsim: only a language derives its own benchmark ({OWN_BENCHMARK!r})")
+            raise ValueError(f"wordsim: {OWN_BENCHMARK!r} needs kind language; name a dataset of kind benchmarks")
 
     @property
     def cut(self) -> dict[str, int]:

@@ -86,7 +86,7 @@ class FitPlan:
             if not getattr(self, key):
                 raise ValueError(f"{key} is not set; fits of kind {self.kind} need at least one")
         if self.gradient and self.kind != "language":
-            raise ValueError("gradient is measured on fits of kind language alone")
+            raise ValueError(f"gradient: true needs fits of kind language (got {self.kind})")
         for model, entry in self.models.items():
             if entry.equal_to is not None and entry.equal_to not in self.models:
                 hint = schema.did_you_mean(entry.equal_to, self.models)

@@ -25,7 +25,7 @@ UpTo1000 = Annotated[schema.Number, Field(ge=0, le=1000)]
 
 def _check_head(head: schema.Options) -> schema.Options:
     if not isinstance(head.get("name"), str):
-        raise ValueError("a head has a `name`, and options beside it")
+        raise ValueError("expected the name of a head, or a mapping with `name` and options")
     return head
 
 

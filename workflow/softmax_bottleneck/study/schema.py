@@ -85,7 +85,7 @@ def seconds(text: str) -> float:
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if not match or not float(match[1]):
-        raise UserError(f"{text!r:.60} is no length of time; write 90s, 30m, 4h or 1.5d, and no zero")
+        raise UserError(f"{text!r:.60} is not a duration. Expected a time above zero: 90s, 30m, 4h or 1.5d")
     return float(match[1]) * UNIT_S[match[2]]
 
 

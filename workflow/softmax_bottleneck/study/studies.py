@@ -215,7 +215,8 @@ class Study:
         for part in planned:
             if part.path == path:
                 return part
-        raise UserError(f"{self.file}: no {what} {path!r}; the configuration or the code has changed: see `plan`")
+        reason = "perhaps the configuration or the code has changed"
+        raise UserError(f"{self.file}: no {what} {path!r}; {reason}. `plan --json` lists the valid paths")
 
 
 def _first_by_path(parts: tuple[Placed, ...]) -> tuple[Placed, ...]:
@@ -457,7 +458,7 @@ class _ExperimentResolver:
             same = [other for other, d in self.datasets.items() if wanted.corpus and d.corpus == wanted.corpus]
             shown |= dict.fromkeys([name] if name in self.datasets else same)
             absent += [] if name in self.datasets or same or own else [wanted.title]
-        needs = f"Not in this study: {' and '.join(absent)}, or a corpus that stands for it." if absent else ""
+        needs = f"This study lacks {' and '.join(absent)}, and has no proxy corpus instead." if absent else ""
         return list(shown) or own, needs
 
 

@@ -212,7 +212,7 @@ class ModelEntry:
 
     def __post_init__(self) -> None:
         if self.max_runs is not None and self.grid is None:
-            raise ValueError("max_runs: it has no grid to choose from")
+            raise ValueError("max_runs: needs `grid`, from which it chooses runs. Add `grid` or remove max_runs")
 
     @property
     def is_variant(self) -> bool:
@@ -297,7 +297,7 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
         families[name] = [family] if entry.grid is None else _members(family, entry.grid, place)
         for key in itertools.product(entry.datasets or datasets, (member.name for member in families[name])):
             if entry.grid and key in taken:
-                raise UserError(f"{place}.grid: its member {key[1]!r} has the name of another model")
+                raise UserError(f"{place}.grid: two models are named {key[1]!r}; rename one or set another `stem`")
             taken.add(key)
     return families
 
@@ -337,8 +337,8 @@ def _members(family: Model, grid: Grid, where: str) -> list[Model]:
         if len(name) > LONGEST_NAME:
             name = f"{stem}-{runs.digest(point)[:8]}"
         if not re.fullmatch(schema.NAME, name):
-            advice = "write values of letters, digits, . _ -"
-            raise UserError(f"{where}.grid: its member {name!r} would be a folder; {advice}")
+            advice = "use values of letters, digits and the characters . _ -"
+            raise UserError(f"{where}.grid: the model name {name!r}, made from values, cannot name a folder; {advice}")
         own = schema.read(ModelEntry, vars(entry) | parts, f"{where}.grid")
         members.append(Model(name, own, f"{family.label}: {', '.join(words)}", family.inherits_from | {name}))
     return members
@@ -499,7 +499,7 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
             for name, entry in values[key].items():
                 if entry is None and name not in entries:
                     hint = schema.did_you_mean(name, entries)
-                    raise UserError(f"{file}: {key}.{name}: there is none to take away{hint}")
+                    raise UserError(f"{file}: {key}.{name}: null removes an entry, but the base has no {name!r}{hint}")
                 both = isinstance(entry, dict) and isinstance(entries.get(name), dict)
                 entries[name] = {**entries[name], **entry} if both else entry
             merged[key] = {name: entry for name, entry in entries.items() if entry is not None}
