@@ -26,7 +26,7 @@ WT2_GSS = {"c": -1.5, "k": 3.0}
 
 @dataclass(frozen=True)
 class Case:
-    """One head on one corpus: sizes in units, rates and dropouts as published (dropouts: see `plain.Dropouts`)."""
+    """A head on a corpus, with the published sizes, learning rate and dropouts (see `plain.Dropouts`)."""
 
     corpus: str
     head: str
@@ -60,7 +60,7 @@ class Case:
         return [self.embedding, *[self.hidden] * (self.layers - 1), self.context]
 
     def products(self) -> list[tuple[int, int, int]]:
-        """Return the head's forward matrix products as (rows, width, columns); each has two more in the gradients."""
+        """Return the head's forward matrix products as (rows, width, columns); the gradients need two more for each."""
         rows = self.tokens * (self.components if self.head == "mos" else 1)
         found = [(rows, self.embedding, self.words)]
         if self.is_mixture:
@@ -101,7 +101,7 @@ def shrunk(case: Case) -> Case:
 
 # --- heads ----------------------------------------------------------------------------------------------------------
 def our_head(case: Case, weights_of: PlainHead | None = None) -> OurHead:
-    """Return our head, without dropout in the latents so that it can be compared."""
+    """Return our head without latent dropout, with the weights of a plain head or, by default, new ones."""
     options = dict(case.options)
     if case.is_mixture:
         options |= {"components": case.components, "dropout_latent": 0.0}
@@ -119,7 +119,10 @@ def plain_head(case: Case) -> PlainHead:
 
 
 def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], object]]:
-    """Return A, B and ours: loss of one batch and its gradients by the contexts and all parameters."""
+    """Return {"A", "B", "ours": function} that compute the loss of one batch and its gradients.
+
+    The gradients are with respect to the context vectors and all parameters.
+    """
     plain = plain_head(case).to(device)
     ours = our_head(case, plain).to(device)
     ours.select_matmul_backends(case.tokens)
@@ -144,7 +147,7 @@ def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], o
 
 # --- whole steps ----------------------------------------------------------------------------------------------------
 def plain_step(case: Case, habits: bool, device: str = "cpu") -> Callable[[], object]:
-    """Return a training step of A or B on random text."""
+    """Return a function that does a training step on random text: A with `habits`, B without."""
     model = PlainModel(plain_head(case), case.widths, case.dropouts).to(device)
     step = PlainStep(model, case.learning_rate, habits)
     tokens_LB = torch.randint(case.words, (case.bptt + 1, case.batch), device=device)
@@ -183,12 +186,12 @@ def our_run(case: Case) -> Run:
 
 
 def our_step(case: Case, device: str = "cpu", precision: str = "fp32", *, graphs: bool = True) -> Callable[[], object]:
-    """Return an update of our trainer."""
+    """Return a function that does one update of our trainer on random text."""
     return endless(trainer(case, device, precision, graphs=graphs))
 
 
 def endless(ours: Trainer) -> Callable[[], object]:
-    """Return an update of the trainer that starts over when the text ends."""
+    """Return a function that does one update of a trainer, and starts the text again at its end."""
 
     def once() -> None:
         if ours.place.chunk >= len(ours.chunks) - 1:  # the last chunk is shorter

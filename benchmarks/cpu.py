@@ -37,7 +37,7 @@ def chosen(quick: bool) -> dict[str, Case]:
 
 # --- heads and steps ------------------------------------------------------------------------------------------------
 def heads_part(quick: bool) -> list[dict[str, Any]]:
-    """Measure loss and gradients of every head on both corpora: time, memory, share of the rate of its products."""
+    """Measure loss and gradients of every head on both corpora: time, memory, and the products' share of the time."""
     rows: list[dict[str, Any]] = []
     for name, case in chosen(quick).items():
         timings = race(head_contenders(case), 2 if quick else REPETITIONS)
@@ -80,7 +80,7 @@ STEPS: dict[str, Callable[[Case], Callable[[], object]]] = {
 
 
 def peak_of(case: Case, variant: str) -> float:
-    """Return the MiB above contexts, parameters and their gradients that one loss with gradients needs."""
+    """Return the peak MiB of one loss with gradients, not counting contexts, parameters and their gradients."""
     torch.manual_seed(1)
     contender = head_contenders(case)[variant]
     closed = [cell.cell_contents for cell in contender.__closure__ or ()]  # type: ignore[attr-defined]

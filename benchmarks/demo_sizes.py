@@ -1,8 +1,8 @@
-"""Demonstration sizes: tokens per second of all cores together, beside a plain training loop.
+"""Compare ours with a plain training loop at the demonstration's sizes, in tokens per second of all cores together.
 
 Ours trains one run per core, each with one thread, as Snakemake does. The plain loop (nn.LSTM, materialised head,
-torch's clip and SGD) runs seed by seed with all threads, as a script does by default, and once more as one process per
-core. Called as a script, this module is one such process.
+torch's clip and SGD) runs in two arrangements: seed by seed with all threads, as a script does by default, and as one
+process per core. Called as a script, this module is one such process.
 """
 
 import json

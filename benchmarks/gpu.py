@@ -1,11 +1,11 @@
-"""Speed and correctness on an NVIDIA GPU, in pieces of minutes; results as one JSON per kind of GPU.
+"""Measure speed and correctness on an NVIDIA GPU in pieces of a few minutes; write one JSON file per kind of GPU.
 
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONPATH=workflow
-python benchmarks/gpu.py --out FOLDER   # measures the pieces that are not in the file yet; call it again to go on
+python benchmarks/gpu.py --out FOLDER   # measures the pieces that are not in the file yet; repeat it to resume
 
---list shows the pieces and which are done, --only NAME measures those whose name begins so, --dry runs all of them in
-small on a CPU and writes nothing. A piece is written as soon as it is measured. A piece that fails leaves its error
-message, and the next one begins.
+--list shows the pieces and which are done. --only NAME measures the pieces whose names begin with NAME, done or not.
+--dry runs the pieces with small sizes on a CPU and writes nothing. A piece is written as soon as it is measured. A
+piece that fails is written with its error message, and counts as done.
 
 Needed besides torch: annotated-types numpy psutil pydantic pydantic-core pyyaml safetensors scipy typing-extensions
 typing-inspection. Where there is no network, bring wheels (for Python 3.12: pip download --only-binary=:all:
@@ -126,7 +126,7 @@ def step(place: Place, name: str) -> list[dict[str, Any]]:
 
 
 def graph(place: Place, name: str) -> list[dict[str, Any]]:
-    """Time updates called one by one and replayed as CUDA graphs, and compare their weights bit for bit."""
+    """Time updates without and with CUDA graphs, and compare the resulting weights bit for bit."""
     trainers = {
         key: trainer(place.case(name), place.device, graphs=key == "replayed") for key in ("called", "replayed")
     }
@@ -160,7 +160,7 @@ def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
 
 
 def waits(place: Place, name: str) -> list[dict[str, Any]]:
-    """Run an update in which waiting for the device is an error; compare the bits of a second run."""
+    """Run an update in which waiting for the device is an error; repeat this, and compare the weights bit for bit."""
     results = []
     for _ in range(2):
         ours = trainer(place.case(name), place.device, graphs=False)

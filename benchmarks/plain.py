@@ -1,14 +1,15 @@
 """Plain baselines, written from the formulas in the papers: eager, materialised, literal.
 
-A: the training step as published, with its two habits: `gc.collect()` after every micro-batch and statistics of every
-   batch of logits fetched by `.item()`.
+A: the training step as published, with its two habits. It calls `gc.collect()` after every micro-batch, and fetches
+   statistics of every batch of log-probabilities by `.item()`.
 B: the same mathematics without these habits.
 
-Both build the whole N x V (N x K x V) matrix, evaluate output functions by their literal formulas in float32 and leave
-differentiation to autograd. They share no code with the package; `test_benchmarks.py` compares losses, gradients and
-updates of the two.
+Both store the whole [N, V] matrix (MoS: [N, K, V]), compute output functions by their literal formulas in float32 and
+leave differentiation to autograd. They share no code with the package; `test_benchmarks.py` compares losses, gradients
+and updates of both with the package's.
 
-Shapes: T time steps, B sequences, N = T x B tokens, D context width, E embedding width, K components, V words.
+Suffixes: T time steps, L = T + 1, B sequences, N = T x B tokens, D context width, E embedding width, K components (in
+PLIF: knots), R = N x K rows, V words, H hidden units, G = 4 H gates.
 """
 
 import gc
@@ -120,7 +121,7 @@ HEADS: dict[str, type[PlainHead]] = {
 # --- the model ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Dropouts:
-    """Probabilities: of words, of the LSTMs' input, between them, after them, of their hidden-to-hidden weights."""
+    """Dropout probabilities: whole words, input of the LSTMs, between and after them, and their recurrent weights."""
 
     words: float = 0.0
     inputs: float = 0.0

@@ -77,7 +77,7 @@ def problem(kind: str, m: int, n: int, width: int = WIDTH) -> tuple[Head, torch.
 
 
 def counted(method: str, head: Head, h_ND: torch.Tensor, counts: dict[str, int]) -> Callable[[], None]:
-    """Return the method, from the contexts to the Press rank, which it stores in `counts`."""
+    """Return a function that computes the Press rank by `method` and stores it in `counts[method]`."""
 
     def run() -> None:
         with torch.no_grad():

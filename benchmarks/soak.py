@@ -1,6 +1,6 @@
-"""Count how often the promises about kills and corrupted files hold, by the hundred.
+"""Count in hundreds of trials how often the promises about kills and corrupted files hold.
 
-make soak                                  # prints a table, writes benchmarks/results/soak.json; hours
+make soak                                  # takes hours; prints a table, writes benchmarks/results/soak.json
 make soak SOAK="--share 0.1"               # a tenth of everything; nothing is written
 make soak SOAK="--only kills"              # one counter, which replaces its row in the file
 
@@ -100,7 +100,7 @@ PLACES: dict[str, tuple[Any, str]] = {
 
 @contextmanager
 def killed(place: str, at: int) -> Iterator[None]:
-    """Raise `Kill` at the `at`-th passage of a place (which may never come)."""
+    """Raise `Kill` when a place is reached for the (`at` + 1)-th time, if ever."""
     owner, name = PLACES[place]
     original, passed = getattr(owner, name), []
 
@@ -132,7 +132,7 @@ def injected(reference: Reference, folder: Path, draw: random.Random) -> list[st
 
 
 def real(reference: Reference, folder: Path, draw: random.Random) -> list[str]:
-    """Send a real signal to a real process at a random update; return nothing if the process ended before."""
+    """Send a real signal to a real process at a random update; return [description], or [] if the process had ended."""
     number = draw.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1))
     at = draw.randrange(1, reference.updates)
     reader, writer = os.pipe()
@@ -165,7 +165,7 @@ def real(reference: Reference, folder: Path, draw: random.Random) -> list[str]:
 
 
 def kills(number: int, folder: Path) -> Counter:
-    """Promise: a run that is killed anywhere ends with the same bits."""
+    """Count how often a run that is killed anywhere ends with the same bits, and return the counter."""
     counter, draw = Counter("killed anywhere, the same bits in the end"), random.Random(SEED)
     known = [reference(folder / "alone" / head, head) for head in HEADS]
     real_ones = number // 10
@@ -227,7 +227,7 @@ RESULT_FILES = ("done.json", "outcome.json", "run.json", "measure.json", "topk.j
 
 
 def corruptions(number: int, folder: Path) -> Counter:
-    """Promise: a damaged file is found, and never becomes a number."""
+    """Count how often a damaged file is found and yields no number, and return the counter."""
     counter, draw = Counter("corrupted files found, and no number of them"), random.Random(SEED)
     study = small.tokenised(folder)
     small.finish(study)
@@ -252,7 +252,7 @@ def numbers(study: config.Study, run: config.Run) -> list[tuple[object, ...]]:
 def _corrupt_result(
     study: config.Study, clean: dict[str, list[tuple[object, ...]]], draw: random.Random
 ) -> tuple[bool, str]:
-    """Damage a file of a run (or of the study): `verify` names it, and the run gives its own numbers or none."""
+    """Damage a file of a run or study; return (is it found without a changed number, description)."""
     if draw.random() < 0.1:
         files = [path for path in Path("results/small").rglob("*.*") if artefacts.sidecar(path).exists()]
         path = draw.choice(sorted(path for path in files if path.name not in ("verify.json", "index.html")))
@@ -269,7 +269,10 @@ def _corrupt_result(
 
 
 def _corrupt_state(folder: Path, draw: random.Random) -> tuple[bool, str]:
-    """Damage a resume state: the other one is loaded; if both are damaged, neither is."""
+    """Damage one or both resume states; return (does the promise hold, description).
+
+    The promise: the intact state is loaded; if both are damaged, `load` raises UserError.
+    """
     paths = [folder / name for name in resumable.STATE_FILES]
     both = draw.random() < 0.3
     chosen = paths if both else [draw.choice(paths)]

@@ -1,4 +1,4 @@
-"""Clocks and memory: medians of contenders that take turns, the machine's own rate, peaks in a process of their own."""
+"""Measure time and memory: medians of interleaved runs, the machine's rate, and peak memory in a separate process."""
 
 import contextlib
 import ctypes
@@ -101,9 +101,9 @@ def products_of(rows: int, width: int, columns: int) -> list[dict[str, Callable[
 
 
 def floor_s(rows: int, width: int, columns: int, repetitions: int = 3, most: int = 512) -> float:
-    """Return the seconds that the three products take at the best measured rate, at most `most` rows at once.
+    """Return the seconds that the three products of `products_of` take at the best measured rate.
 
-    This is the limit of a loss in which nothing but its products costs time.
+    At most `most` rows are computed at once. A loss with gradients cannot take less time than its products.
     """
     at_once = min(rows, most)
     best = [min(t.low for t in race(one, repetitions).values()) for one in products_of(at_once, width, columns)]
@@ -141,7 +141,7 @@ def provenance(**more: Any) -> dict[str, Any]:
 
 # --- memory ---------------------------------------------------------------------------------------------------------
 def peak_mib(run: Callable[[], object], kept_bytes: int = 0) -> float:
-    """Return the peak resident memory during `run`, above what was resident before and without `kept_bytes`."""
+    """Return by how many MiB the peak resident memory during `run` exceeds that before it, minus `kept_bytes`."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # memory freed earlier would be reused unseen

@@ -45,7 +45,7 @@ WIDTH = 860
 
 # --- what the code says ---------------------------------------------------------------------------------------------
 def modules() -> dict[str, str]:
-    """Return the first paragraph of the docstring of every module and sub-package, by name."""
+    """Return {name: first paragraph of the docstring} of every subpackage and top-level module."""
     paths = [p for p in sorted(PACKAGE.glob("*.py")) if p.stem != "__init__"]
     found = {path.stem: _summary(path) for path in paths}
     return found | {path.parent.name: _summary(path) for path in sorted(PACKAGE.glob("*/__init__.py"))}
@@ -70,7 +70,7 @@ def helpers() -> list[str]:
 
 
 def rules() -> list[tuple[str, str]]:
-    """Return the edges of Snakemake's rule graph, (rule, rule that needs it), without those that follow from others."""
+    """Return the edges (rule, rule that needs it) of Snakemake's rule graph, except those that other edges imply."""
     with tempfile.TemporaryDirectory() as empty:
         words = ["--snakefile", str(ROOT / "Snakefile"), "--directory", empty, "--configfile", str(STUDY)]
         command = [sys.executable, "-m", "snakemake", *words, "--rulegraph", "--quiet", "all"]
@@ -190,7 +190,7 @@ def listed(page: str) -> str:
 
 
 def metrics() -> str:
-    """Return docs/metrics.md: every metric of report/metrics.yaml by the step and the file that hold it."""
+    """Return docs/metrics.md: the metrics of report/metrics.yaml, grouped by the step that writes them and its file."""
     parts = [METRICS]
     for (step, file), own in groupby(catalogue().values(), lambda metric: (metric.step, metric.file)):
         head = "| name | label | unit | decimals | better | definition |\n|---|---|---|---|---|---|"

@@ -49,7 +49,8 @@ VARIED = (
     "mos-dropout",
     *STEPS,
 )  # of rank-or-mixture
-LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")  # of the demonstration: the layer, then mixing
+# Of the demonstration: Softmax, the same with the extra layer of MoS (K = 1), and MoS with K = 4.
+LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
 TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
@@ -69,12 +70,12 @@ END = "<!-- end of results -->"
 
 
 def begin(name: str) -> str:
-    """Return the line of a page that precedes some results."""
+    """Return the marker line before the results `name` on a page."""
     return f"<!-- results of {name}: written by docs/draw_results.py -->"
 
 
 def between(name: str, lines: Sequence[str], text: str) -> str:
-    """Return the text of a page with new lines between the markers; raise ValueError if it has none."""
+    """Return a page's text with `lines` between the markers of `name`; raise ValueError if it lacks the first."""
     start = begin(name)
     if start not in text:
         raise ValueError(f"the page has no line {start}")
@@ -89,7 +90,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 # --- README ---------------------------------------------------------------------------------------------------------
 def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]]:
-    """Return the lines of the answer and its findings, and their figures by path."""
+    """Return the lines of README.md with the answer and the findings, and {path: SVG} of the figures."""
     found = findings.answer(studies)
     lines = ["", f"**{found['answer']}**"]
     for number, finding in enumerate(found["findings"], 1):
@@ -131,7 +132,7 @@ def all_heads(heads: Mapping[str, Any]) -> list[str]:
 
 
 def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts of a cell: value, interval, n, and how many times the softmax's parameters it has."""
+    """Yield the texts of a cell: value, interval, n and, if they differ, the ratio of parameters to the softmax."""
     if not cell:
         yield "not run"
         return
@@ -243,14 +244,14 @@ def _cell(values: Sequence[float], digits: int) -> str:
 
 # --- files ----------------------------------------------------------------------------------------------------------
 def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
-    """Return every file that follows from the archived studies, with its text."""
+    """Return {path: new text} of every file that is written from the archived studies."""
     demo = config.load_study(ROOT / "config" / "demo.yaml")
     heads = compare.head_table(studies, demo)
     assert heads is not None
     lines, figures = answer(studies)
     readme, page = (path.read_text(encoding="utf-8") for path in (README, PAGE))
     page = between("heads", all_heads(heads), page)
-    for archived in reversed(studies):  # of a study on several machines the first by name
+    for archived in reversed(studies):  # a later archive is overwritten: the first by name stays
         if begin(archived.study) in page:
             study = config.load_study(ROOT / "config" / f"{archived.study}.yaml")
             again = [one for one in studies if one.study == archived.study and one is not archived]

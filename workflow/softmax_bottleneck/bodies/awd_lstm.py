@@ -14,7 +14,7 @@ from torch.nn import functional
 from softmax_bottleneck.bodies.base import Body, BodyOutput, State, keep_mask
 
 EMBEDDING_RANGE = 0.1  # U(-0.1, 0.1)
-# The number of units is padded to a multiple of this: cuDNN's tensor-core kernels need rows of whole 16 bytes.
+# The number of units is padded to a multiple of this: cuDNN's tensor-core kernels need rows of a multiple of 16 bytes.
 ALIGNED_UNITS = {"cpu": 1, "cuda": 8}
 LSTM_WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")  # in the order of the kernel's arguments
 
@@ -105,7 +105,7 @@ class AWDLSTM(Body):
         """Return the word vectors [T, B, D] of the tokens.
 
         In train mode, random numbers from `generator` change the vectors in three steps. Whole words of the vocabulary
-        are dropped (Gal and Ghahramani 2016), then noise is added, and last comes locked dropout.
+        are dropped (Gal and Ghahramani 2016), then noise is added, and finally locked dropout is applied.
         """
         table_VD = self.embedding.weight
         x_TBD = functional.embedding(tokens_TB, table_VD, padding_idx=self.padding_index)

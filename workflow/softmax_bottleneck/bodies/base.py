@@ -36,7 +36,7 @@ def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: t
     Each entry uses 16 random bits, so that the probability is rounded to a multiple of 2^-16. On a CPU this is more
     than twice as fast as PyTorch's `uniform_` and nine times as fast as its `bernoulli_`.
 
-    The mask has the device and dtype of `like`. If `generator` is None, PyTorch's global generator is used.
+    The mask has the device and dtype of `like`. If `generator` is None, torch's default generator is used.
     """
     kept, count = 1.0 - dropout, math.prod(shape)
     numbers = torch.empty(-(-count // 4), dtype=torch.int64, device=like.device)
@@ -68,6 +68,6 @@ class Body(nn.Module):
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
         """Return the output for a chunk of tokens that starts from the given state.
 
-        In train mode `generator` provides the random numbers of dropout; None means PyTorch's global generator.
+        In train mode `generator` provides the random numbers of dropout; None means torch's default generator.
         """
         raise NotImplementedError

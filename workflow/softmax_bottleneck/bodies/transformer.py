@@ -42,7 +42,7 @@ def dropped(x: Tensor, dropout: float, generator: torch.Generator | None) -> Ten
     """Return x with dropout applied independently to every element.
 
     `dropout` is the probability that an element is set to zero. `generator` provides the random numbers; if it is None,
-    torch's global generator does.
+    torch's default generator does.
     """
     return x * keep_mask(tuple(x.shape), dropout, x, generator) if dropout else x
 

@@ -112,7 +112,7 @@ def damage_refused(fault: str, advice: str) -> Iterator[None]:
         yield
     except (UserError, MemoryError):
         raise
-    except Exception as error:  # zipfile, tarfile, numpy and json raise some twenty kinds
+    except Exception as error:  # zipfile, tarfile, numpy and json raise about twenty kinds of errors
         # An OSError without a number comes from a decompressor, EINVAL from a seek that a damaged header asks for.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise

@@ -111,7 +111,7 @@ class Transfer:
     """The limits of a transfer.
 
     Attributes:
-        schemes: allowed URL schemes, also of redirects.
+        schemes: allowed URL schemes, including those of redirects.
         silence_limit_s: longest time without received data.
         time_limit_s: longest total time of an attempt.
         attempts: number of attempts per address.
@@ -165,7 +165,7 @@ def _is_right(target: Path, file: Source) -> bool:
     got, want = artefacts.sha256_file(target), file.sha256
     if want is None and file.path is not None and file.path.is_file():
         want = artefacts.sha256_file(file.path)
-    if got == want and not artefacts.is_sound(target):  # put there by hand
+    if got == want and not artefacts.is_sound(target):  # a user has copied the file here
         artefacts.write_bytes(target, target.read_bytes())
     return got == want
 

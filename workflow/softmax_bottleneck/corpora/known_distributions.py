@@ -118,8 +118,8 @@ def dirichlet_divergence(alpha: float, words: int) -> float:
     """Return the expected KL(P*||uniform) in nats of a sample P* from the symmetric Dirichlet distribution.
 
     The value is ln M - H with M = `words`, where H = psi(M alpha + 1) - psi(alpha + 1) is the expected entropy of P*
-    and psi the digamma function. With ever more contexts, the best model that does not see the context becomes the
-    uniform distribution, so the value is the limit of `KnownDistributions.no_context_nats`.
+    and psi the digamma function. As the number of contexts grows, the best model that ignores the context approaches
+    the uniform distribution. So the value is the limit of `KnownDistributions.no_context_nats`.
     """
     return math.log(words) - float(special.digamma(words * alpha + 1) - special.digamma(alpha + 1))
 

@@ -43,12 +43,12 @@ TRUTH_FILE = "truth.npz"
 SIMILARITY_FILE = "word-similarity.txt"
 
 ZIPF_OFFSET = 2.7  # Mandelbrot's constant for English word frequencies
-TOPIC_SPREAD = 0.25  # how much the effect of a topic varies between previous words
+TOPIC_SPREAD = 0.25  # relative standard deviation of a topic's effect between previous words
 NOISE = 0.1  # standard deviation of the noise on the columns
-TOPIC_SHIFT = 0.5  # how far a topic moves the point that a word points to
+TOPIC_SHIFT = 0.5  # standard deviation of a topic's shift of the points of its contexts
 THEMED_SHARE = 0.6  # share of words that belong to a topic's theme
 FIRST_MARKER_RANK = 5  # frequency rank of the first marker words
-MARKER_BAND = 12  # markers per topic are chosen from this many frequency ranks
+MARKER_BAND = 12  # markers are chosen from this many frequency ranks per topic
 CONSONANTS, VOWELS = "bdfghklmnprstvz", "aeiou"
 
 Floats = NDArray[np.float64]
@@ -67,9 +67,9 @@ class Language:
     """The true distribution of a synthetic language, and the numbers that follow from it.
 
     Attributes:
-        words: the words. Word 0 is `<eos>`, and the others are in the order of falling `zipf_V`.
+        words: the words. Word 0 is `<eos>`, and the others are in descending order of `zipf_V`.
         topics: number of topics T.
-        sets_topic_V: topic that a word sets, or -1 for a word that is no marker.
+        sets_topic_V: topic that a word sets, or -1 for a word that is not a marker.
         contexts_CR: factor U of the logits (see the module's formula).
         columns_VR: factor B of the logits.
         zipf_V: part of every word's logit that is the same in all contexts.
@@ -84,7 +84,7 @@ class Language:
 
     @cached_property
     def log_p_CV(self) -> Floats:
-        """The exact log P*(next word | context) in nats, for all T*V contexts, also those that cannot occur."""
+        """The exact log P*(next word | context) in nats, for all T*V contexts, including those that cannot occur."""
         logits_CV = self.contexts_CR @ self.columns_VR.T + self.zipf_V
         top_C1 = logits_CV.max(axis=1, keepdims=True)
         logits_CV -= top_C1 + np.log(np.exp(logits_CV - top_C1).sum(axis=1, keepdims=True))
@@ -392,7 +392,7 @@ def _affinity_block(settings: LanguageSettings) -> tuple[Floats, Floats]:
 class Truth:
     """A language, the contexts of the text sampled from it, and the language's entropies.
 
-    All of it is stored in truth.npz, also the entropies, because it takes seconds to compute them from the language.
+    All attributes are stored in truth.npz. The entropies are stored because computing them takes seconds.
 
     Attributes:
         language: the language.
@@ -409,7 +409,7 @@ class Truth:
 
     @classmethod
     def of(cls, language: Language, states: Mapping[str, Ints]) -> Truth:
-        """Compute the entropies of `language`; return them with it and `states`, the contexts of its text by split."""
+        """Return a Truth with the entropies of `language`; `states` are the contexts of its text by split."""
         contexts = np.arange(len(language.contexts_CR))
         return cls(language, states, language.entropy_nats, language.context_entropy_nats(contexts))
 

@@ -124,7 +124,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
         if not path.resolve().is_relative_to(near):
             problem = "the study extends this file, which lies outside the study's folder"
             raise errors.UserError(f"{path}: {problem}. Move both into one folder")
-        # The mirror is a folder of the author's machine.
+        # Remove the key `mirror`, which names a folder of the author's machine.
         text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
         files[f"config/{path.resolve().relative_to(near).as_posix()}"] = BytesIO(text.encode("utf-8"))
     return files | {path.as_posix(): path for path in results}

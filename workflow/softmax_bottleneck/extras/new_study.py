@@ -121,7 +121,7 @@ def _splits(folder: Path) -> dict[str, Lines]:
         return splits
     counts = Counter(word for line in splits["train"] for word in line)
     ranked = [word for word, count in counts.most_common(MOST_WORDS) if count >= LEAST_COUNT]
-    # Without an <unk> in train, a new word of valid or test would have no index.
+    # If no word is rare, the rarest becomes <unk>; otherwise a new word of valid or test would have no index.
     kept = set(ranked[:-1] if len(ranked) == len(counts) else ranked)
     return {split: [[w if w in kept else UNK for w in line] for line in lines] for split, lines in splits.items()}
 

@@ -30,7 +30,7 @@ SETTLE_S = 60.0  # for steps that outlive Snakemake, to save and stop
 LOOK_EVERY_S = 0.05
 TAIL = 12  # lines of the log to show if Snakemake itself fails
 TRIES = 5  # calls of Snakemake on a cluster
-PAUSE_S = 60.0  # before the second of them; it doubles with each further one
+PAUSE_S = 60.0  # before the second call; the pause doubles before each further call
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 TERMINAL_S, LINES_S = 1.0, 30.0  # between updates of the progress line on a terminal, and between lines elsewhere
 CLEAR = "\r\x1b[K"
@@ -235,7 +235,7 @@ class Display(AbstractContextManager["Display"]):
 def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Run a study to its end, or resume it; print the result table and the path of the report.
 
-    If the study does not finish, these are the table and the path of an interim report, if one can be made.
+    If the study does not finish, print those of an interim report instead, if one can be made.
 
     Args:
         study: the study.
@@ -254,7 +254,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
     ends.unlink(missing_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends.resolve())}
-    gpus = 0 if study.device == "cpu" else len(devices.visible_gpus())  # as many jobs use a GPU at a time
+    gpus = 0 if study.device == "cpu" else len(devices.visible_gpus())  # at most so many jobs use a GPU at once
     words = ["--cores", str(options.cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *options.snakemake]
     command = snakemake_command("default", study.file, options.set, words)
     with log.open("wb") as file:
@@ -356,7 +356,7 @@ def _snakemake(
 
     # If this process is killed, so is Snakemake; its steps notice it, save and stop.
     die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
-    # In its own session, Ctrl-C reaches it once, from here, and not from the terminal as well.
+    # Snakemake has its own session, so that Ctrl-C reaches it once, from here, and not also from the terminal.
     child = subprocess.Popen(command, env=environment, pass_fds=descriptors, stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
     with interrupt.signals_to(pass_on):

@@ -122,8 +122,10 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
 def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Delete damaged and outdated results of a study and everything made from them; print what was deleted.
 
-    A file in the folder of this study or of one of its runs is deleted, too, if it was written for another run or
-    study.
+    A file in the folder of this study or of one of its runs is also deleted if it belongs to another run or study.
+
+    Raises:
+        BusyError: another workflow uses the results folder.
     """
     acquire_lock()
     found, removed = verify.repair(study)

@@ -40,7 +40,8 @@ def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
-        words = [word for word in options.arguments if word != "--measure"]  # all seeds share the job's threads
+        # The step `measure` measures these runs later, because all seeds share the job's threads now.
+        words = [word for word in options.arguments if word != "--measure"]
         command = [sys.executable, "-m", "softmax_bottleneck", *words]  # the last --run counts
         train_together(command, [run.path for run in runs], runs[0].device, say)
     else:

@@ -42,7 +42,7 @@ class Head(nn.Module):
         self.context_size = context_size
         self.embedding_size = embedding_size
         self.decoder = nn.Linear(embedding_size, vocabulary_size)
-        self.matmul_backends = MatmulBackends()  # of the fused loss; `select_matmul_backends` measures
+        self.matmul_backends = MatmulBackends()  # for the fused loss, until `select_matmul_backends` chooses others
 
     def reset_decoder(self) -> None:
         """Sample the decoder's weight from U(-0.1, 0.1) and set the bias to 0 (Merity 2018).

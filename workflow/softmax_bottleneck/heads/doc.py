@@ -65,8 +65,8 @@ class DirectOutputConnection(MixtureOfSoftmaxes):
         components: number of softmaxes that read the last layer. K is this number plus ``lower_components``.
         lower_components: number of softmaxes that read the layer below.
         lower_size: width of the layer below. If it is 0, all K softmaxes read the last layer.
-        options: required are ``vocabulary_size``, ``embedding_size`` (E) and ``dropout_latent`` (dropout probability of
-            latent_k). The other keyword arguments of ``MixtureOfSoftmaxes`` are optional. By default, prior and
+        options: ``vocabulary_size``, ``embedding_size`` (E) and ``dropout_latent`` (dropout probability of latent_k)
+            are required. The other keyword arguments of ``MixtureOfSoftmaxes`` are optional. By default, prior and
             components use softmaxes, all time steps of a sequence share the dropout mask, and no floor is added to
             the probabilities.
     """

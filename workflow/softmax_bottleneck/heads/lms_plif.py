@@ -150,8 +150,8 @@ class _Sweep(Sweep):
         pair_X = scratch("pair", (logits_RV.numel(),), self._table_K)
         origin = torch.full((), plif.bound / plif.width, dtype=logits_RV.dtype, device=logits_RV.device)
         position_RV = torch.add(origin, logits_RV, alpha=1.0 / plif.width, out=logits_RV)
-        # Here floor equals trunc, and it is eight times as fast on a CPU. On a GPU a NaN as an index would end the
-        # process. Its offset stays NaN, and so does the loss, which marks the run as diverged.
+        # After the clamp, floor equals trunc and is eight times as fast on a CPU. On a GPU a NaN index would end the
+        # process, so NaN becomes cell 0. The offset and the loss stay NaN, which marks the run as diverged.
         cell_RV = torch.clamp(position_RV, 0, plif.knots - 1, out=scores_RV).floor_().nan_to_num_(0.0)
         self._cell_X = scratch("cell", pair_X.shape, pair_X, torch.int32).copy_(cell_RV.view(-1))
         self._offset_RV = position_RV.sub_(cell_RV)

@@ -14,7 +14,7 @@ and its provenance.
 Precision of the products of a training step, with sums in float32 (everything outside training steps is fp32):
 
     fp32     unrounded factors
-    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step, also in the body
+    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step, including the body's
     tf32x3   X is split into X1 + X2 of 11 bits each; X Y is computed in TF32 as X1 Y2 + X2 Y1 + X1 Y1, without X2 Y2.
              The errors are near those of float32.
     bf16     factors rounded to bfloat16 (8 bits); a CPU rounds the sums as well
@@ -192,9 +192,9 @@ def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
     The result is float32, except for bfloat16 factors on a CPU, which give bfloat16.
     """
     if x_MK.rest is not None and y_KN.rest is not None:
-        with tf32(True):  # does not change factors with so few bits
+        with tf32(True):  # TF32 does not change factors of 11 bits
             return (x_MK.main @ y_KN.rest).addmm_(x_MK.rest, y_KN.main).addmm_(x_MK.main, y_KN.main)
-    if x_MK.main.device.type == "cpu":  # it has no product that does not round the sums as well
+    if x_MK.main.device.type == "cpu":  # every bfloat16 product on a CPU also rounds the sums
         return x_MK.main @ y_KN.main
     return torch.mm(x_MK.main, y_KN.main, out_dtype=torch.float32)
 

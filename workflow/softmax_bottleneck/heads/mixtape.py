@@ -56,7 +56,7 @@ class Mixtape(ChunkedHead):
     Args:
         components: number K of logits per word, a power of two.
         gate_size: width G of the words' gate vectors a_v.
-        own_gates: number m of words, the first of the vocabulary, with their own a and c; 0: all words.
+        own_gates: number m: the first m words of the vocabulary have their own a and c; 0 means all words.
         sizes: ``vocabulary_size`` (V), ``context_size`` (D) and ``embedding_size`` (E).
     """
 
@@ -94,7 +94,7 @@ class Mixtape(ChunkedHead):
         latent_nKE, gate_latent_nKG, offset_nK = of_tokens
         logits_nV = [functional.linear(latent_nE, self.decoder.weight) for latent_nE in latent_nKE.unbind(1)]
         while len(logits_nV) > 1:
-            first = len(logits_nV) // 2 - 1  # gate of the level's first pair: above it are 1 + 2 + 4 + ...
+            first = len(logits_nV) // 2 - 1  # index of this level's first gate: levels above have 1 + 2 + 4 + ... gates
             logits_nV = [
                 torch.lerp(right_nV, left_nV, self._gate(gate_latent_nKG, offset_nK, first + pair))
                 for pair, (left_nV, right_nV) in enumerate(zip(logits_nV[::2], logits_nV[1::2], strict=True))

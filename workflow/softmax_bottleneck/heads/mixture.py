@@ -25,7 +25,7 @@ class MixtureHead(Head):
         vocabulary_size, context_size, embedding_size: V, D and E.
         components: number K of latent vectors per token.
         dropout_latent: dropout probability of the latent vectors.
-        locked_dropout: True if all time steps of a sequence share the dropout mask.
+        locked_dropout: True if all time steps of a sequence share the dropout mask; for ``h`` [N, D], all N tokens do.
         prior: name of the head whose pointwise function is q, "softmax" (the identity) or "sigsoftmax".
         pointwise: name of the head whose pointwise function is applied to the logits, such as "softmax" (the identity).
         pointwise_options: options of the head that `pointwise` names, such as {"c": -1.5, "k": 2.5} for "gss".
@@ -70,10 +70,10 @@ class MixtureHead(Head):
         return scores_NK.log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return a dropout mask for ``latent`` [T, B, K E]: 1 / (1 - p) for kept numbers and 0 for dropped ones.
+        """Return a dropout mask for ``latent`` [T, B, K E] or [N, K E]: 1 / (1 - p) for kept numbers, else 0.
 
-        p is the dropout probability. With ``locked_dropout``, all time steps of a sequence share the mask: its shape is
-        then [1, B, K E].
+        p is the dropout probability. With ``locked_dropout``, the mask is shared along the first axis: its shape is
+        then [1, B, K E] or [1, K E].
         """
         keep = 1.0 - self.dropout_latent
         shape = (1, *latent.shape[1:]) if self.locked_dropout else latent.shape

@@ -61,7 +61,7 @@ class MixtureOfContexts(MixtureHead):
         """Return a ``RowNLL`` (nll_N, total): -ln P(target) of each token, [N], and the sum of these losses, in nats.
 
         ``h`` is [N, D] or [T, B, D], and ``target`` int64 [N] or [T, B]. In train mode ``generator`` samples the
-        dropout of the latent vectors; None means PyTorch's global generator.
+        dropout of the latent vectors; None means torch's default generator.
         """
         mixed_NE = self._mixed(h, generator)
         weight_VE, bias_V = self.decoder.weight, self.decoder.bias
@@ -70,7 +70,7 @@ class MixtureOfContexts(MixtureHead):
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D].
 
-        In train mode ``generator`` samples the dropout of the latent vectors; None means PyTorch's global generator.
+        In train mode ``generator`` samples the dropout of the latent vectors; None means torch's default generator.
         """
         scores_NV: Tensor = self.pointwise(self.decoder(self._mixed(h, generator)))
         return scores_NV.log_softmax(1)

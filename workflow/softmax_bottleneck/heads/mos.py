@@ -75,7 +75,7 @@ class MixtureOfSoftmaxes(MixtureHead):
         """Return a ``RowNLL`` (nll_N, total): -ln P(target) of each token, [N], and the sum of these losses, in nats.
 
         ``h`` is [N, D] or [T, B, D], and ``target`` int64 [N] or [T, B]. In train mode ``generator`` samples the
-        dropout of the latent vectors; None means PyTorch's global generator.
+        dropout of the latent vectors; None means torch's default generator.
         """
         return mixture_nll(
             self.latents(h, generator),

@@ -82,7 +82,7 @@ class Sweep:
     overwrite its arguments.
     """
 
-    # A row of logits is padded in memory to a multiple of this many numbers.
+    # The length of a row of logits in memory, with padding, is a multiple of this.
     row_multiple = 1
     """Numbers of which a row of logits in memory is a whole multiple."""
     has_parameters = False
@@ -133,7 +133,7 @@ class Sweep:
             weights are ``weight_R1``, and the caller must multiply the rows of the gradients by them.
         """
         # p - 1 at the target is computed from the loss, so that it does not cancel if p is near one.
-        with any_order(self._nll_R1):  # each row has one target
+        with any_order(self._nll_R1):  # distinct indices: each row has one target
             grad_RV = self._probability_RV.scatter_(1, self._target_R1, torch.expm1(-self._nll_R1))
         if self.has_parameters and weight_R1 is not None:
             grad_RV, weight_R1 = grad_RV.mul_(weight_R1), None

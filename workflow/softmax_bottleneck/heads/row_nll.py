@@ -175,7 +175,7 @@ class _Gradients:
     log_prior_NK: Tensor | None
     weight: WeightGradient
     bias_V: Tensor
-    at_end: tuple[Tensor, ...] = ()  # of W and of g's parameters: known at the end of the sweep
+    at_end: tuple[Tensor, ...] = ()  # gradients of W and g's parameters, known after the last chunk
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
@@ -236,7 +236,7 @@ class _RowNLLFunction(torch.autograd.Function):
         factor = _uniform(grad_nll_N, grad_total)
         if gradients is not None and factor is not None:
             gradients.scale_(factor)
-        else:  # different weights, or a second backward (the first one has rescaled the gradients)
+        else:  # different weights, or a second backward (the first one has used up the gradients)
             weight_N = torch.zeros_like(ctx.problem.latent_NKD[:, 0, 0])
             for grad in (grad_nll_N, grad_total):
                 weight_N += 0.0 if grad is None else grad

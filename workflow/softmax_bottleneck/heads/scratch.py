@@ -1,7 +1,7 @@
 """Reusable work arrays of the fused loss, each as large as the logits of one chunk.
 
 On a CPU the arrays are kept from one loss to the next, because the first use of newly allocated memory is slow. The
-first use of an array takes as long as a softmax over it, which is the largest part of a small model's training step.
+first use of an array takes as long as a softmax over it. The softmax takes most of a small model's training step.
 On a GPU this module keeps no arrays, because torch's allocator reuses memory by itself.
 """
 

@@ -14,7 +14,7 @@ OPTIONS: dict[str, object] = {}
 
 
 class SigSoftmax(GeneralisedSigSoftmax):
-    """The module that applies the function g of SigSoftmax to every logit: the g of ``gss.py`` with c = 0 and k = 2."""
+    """The pointwise function g of SigSoftmax: the g of ``gss.py`` with c = 0 and k = 2."""
 
     def __init__(self) -> None:
         super().__init__(c=0.0, k=2.0)

@@ -13,7 +13,7 @@ The optional package triton is required; it comes with torch's GPU builds. If TR
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
 
 Numerical stability: the largest score is subtracted; ln(1 + exp(-|x|)) replaces ln(1 + exp(x)). With the target's
-probability p, p - 1 is computed as expm1(-loss), which is accurate also if p is near one.
+probability p, p - 1 is computed as expm1(-loss), which is accurate even if p is near one.
 
 Shapes: R rows, V words, K cells of a piecewise linear function.
 """
@@ -30,7 +30,7 @@ from torch import Tensor
 from softmax_bottleneck.heads.pointwise import RowFunction, Sweep
 
 LONGEST_BLOCK = 4096  # words that a program instance processes at once
-HISTOGRAM_BITS = 36  # of the largest summand: 2^27 summands fit an int64, more than a chunk has
+HISTOGRAM_BITS = 36  # bits of the largest summand; 2^27 such summands, more than a chunk has, fit an int64
 FLOOR = tl.constexpr(1e-8)  # as heads/relu.py
 
 

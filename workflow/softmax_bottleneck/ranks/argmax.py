@@ -33,7 +33,7 @@ from softmax_bottleneck.ranks.spectra import BLOCK_BYTES
 from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
 
 Words = NDArray[np.intp]
-RIVALS = 64  # most rivals added to a linear program at once
+RIVALS = 64  # maximum number of rivals added to a linear program at once
 SMALLEST_LEAD = 1e-7  # a smaller optimum m counts as zero: the solver's tolerance, for word vectors of length <= 1
 RIDGE = 1e-8  # this share of the total variance is added to the covariance in every direction before it is inverted
 
@@ -184,7 +184,7 @@ class _Layer:
             (h, t, m): the vector h [D], the factor t of the biases and the smallest lead m at the optimum, for word
             vectors and biases multiplied by `scale`. None if the solver fails or needs more than `seconds`.
         """
-        from scipy.optimize import linprog  # a quarter of a second to import, which no step of a run needs
+        from scipy.optimize import linprog  # imported here, because it takes 0.25 s and no step of a run needs it
 
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
         columns = [ahead_SD * self.scale, (self.bias_V[rivals] - self.bias_V[word]) * self.scale, np.ones(len(rivals))]

@@ -21,7 +21,7 @@ from softmax_bottleneck.store.errors import DataError, UserError
 
 EFFECTIVE_EPSILONS = (1e-3, 1e-4, 1e-5)  # Parthiban et al. 2021, Table 6
 SENSITIVITY = 0.01  # ranks are also counted at tolerances that are 1 % larger and 1 % smaller
-CLEAR_MARGIN = 10.0  # of a Gram matrix, noise shifts a singular value of ten noise floors by 0.5 %, half of SENSITIVITY
+CLEAR_MARGIN = 10.0  # a Gram matrix's noise shifts a singular value of ten noise floors by 0.5 %, half of SENSITIVITY
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,10 @@ from softmax_bottleneck.store.errors import UserError
 
 Solver = Callable[[Float64], Float64]  # a function like `lapack_eigenvalues`; it may overwrite its argument
 
-# Most entries of a block that is added on a CPU. OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x
+# Maximum number of entries of a block on a CPU. OpenBLAS's threaded dsyrk overruns its work buffer at 20,000 columns x
 # 256 rows with two threads; 17,000 x 256 works.
 SYRK_ENTRIES = 1 << 21
-BLOCK = 256  # most rows added to a Gram matrix at once: as fast as thousands, and shorter sums have smaller errors
+BLOCK = 256  # maximum number of rows added at once; as fast as thousands, and shorter sums have smaller errors
 DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES = 4096, 1 << 27  # the same limits on a GPU, in rows and entries (1 GiB)
 SUMS_AGREE = 1e-10  # largest relative difference of sums in the checks of eigenvalues; rounding stays far below it
 
@@ -88,7 +88,7 @@ class Gram:
                 self._add_block()
 
     def _add_block(self) -> None:
-        """Add the rows collected so far to the matrix, also if they do not fill the block."""
+        """Add the rows collected so far to the matrix, even if they do not fill the block."""
         if self._filled:
             self._add_products(self._block[: self._filled])
             self.depth += 1
@@ -201,7 +201,7 @@ class DeviceGram(Gram):
         try:
             eigenvalues: Float64 = self._torch.linalg.eigvalsh(self.matrix).cpu().numpy()
             trusted = self._trusted(eigenvalues, m, n, trace)
-        except RuntimeError:  # no memory for it, or it did not converge
+        except RuntimeError:  # the device lacks memory, or the solver did not converge
             trusted = False
         self._method = f" ({self._device.type})" if trusted else f" ({self._device.type}; eigenvalues by the CPU)"
         if trusted:
@@ -296,9 +296,9 @@ def inertia_count(symmetric_nn: Float64, threshold: float) -> int:
     """Return the number of eigenvalues of a symmetric matrix A above a threshold, without computing the eigenvalues.
 
     Only the lower triangle of A is read. A - threshold I is factored as L D L^T, where D has diagonal blocks of size
-    1 x 1 or 2 x 2. By Sylvester's law of inertia, the positive eigenvalues of D are as many as those of A above the
+    1 x 1 or 2 x 2. By Sylvester's law of inertia, D has as many positive eigenvalues as A has eigenvalues above the
     threshold. For a Gram matrix and the squared Press tolerance, this number is the Press rank. The factorisation needs
-    n^3/3 flops, and computing the eigenvalues 4/3 n^3. Memory: one copy of the matrix.
+    n^3/3 flops; computing the eigenvalues would need 4/3 n^3. Memory: one copy of the matrix.
     """
     shifted = np.array(symmetric_nn, dtype=np.float64, order="F")
     np.einsum("ii->i", shifted)[:] -= threshold

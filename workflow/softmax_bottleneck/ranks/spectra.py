@@ -47,7 +47,7 @@ MakeGram = Callable[[int], Gram]
 Centring = Literal["none", "rows", "both"]
 
 BLOCK_BYTES = 16 << 20  # approximate size of a block of rows
-DIRECT_ENTRIES = 1 << 20  # up to this many entries, the SVD of a matrix is computed, which takes less than a second
+DIRECT_ENTRIES = 1 << 20  # matrices with at most this many entries are decomposed by SVD, in less than a second
 
 
 def singular_values(matrix_mn: Floats, centring: Centring = "none") -> Spectrum:
@@ -317,8 +317,8 @@ def factored_singular_values(
         contexts_ND: context vectors H, which are multiplied by W^T. For MoC, these are the mixed vectors.
         weight_VD: word matrix W.
         bias_V: bias b of the words.
-        log_z_N: log of the sum over words of exp(H W^T + b), one number per context. Zeros will do for the centrings
-            "rows" and "both", which remove log Z in any case. `log_normalisers` computes it.
+        log_z_N: log of the sum over words of exp(H W^T + b), one number per context. Zeros suffice for the centrings
+            "rows" and "both", which remove log Z. `log_normalisers` computes log Z.
         centring: "none"; "rows" to subtract from every row its mean; or "both" to then subtract from every column its
             mean, too.
 

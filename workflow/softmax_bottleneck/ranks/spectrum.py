@@ -32,8 +32,8 @@ class Spectrum:
         n: number of columns.
         method: method of computation, in float64: svd, svd-gesvd, gram-of-columns, gram-of-rows or factors. On a GPU,
             the name of the device follows in brackets.
-        dtype: number type of the matrix, or, for the method `factors`, which never builds the matrix, of the context
-            vectors.
+        dtype: number type of the matrix. The method `factors` never builds the matrix and gives the number type of the
+            context vectors.
         noise_floor: singular values below this are only rounding errors of the method.
     """
 

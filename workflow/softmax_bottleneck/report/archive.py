@@ -32,8 +32,8 @@ FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 ENDING = ".json.gz"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
-NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # of a processor's name
-INSTRUCTIONS = re.compile(r"\bcpu (\w+), ")  # of the state of a run
+NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # parts of a processor's name
+INSTRUCTIONS = re.compile(r"\bcpu (\w+), ")  # instruction set in the column `hardware` of `Records.states`
 USUAL = {"AVX512"}  # the instruction set that the name of a machine leaves out
 Columns = dict[str, list[Any]]
 

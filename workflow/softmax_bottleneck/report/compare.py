@@ -32,10 +32,10 @@ OVERALL = (r.REPRODUCED, r.NOT_REPRODUCED, MIXED, r.UNDECIDED, r.CONFOUNDED, r.C
 SOUND = (r.REPRODUCED, r.NOT_REPRODUCED, r.UNDECIDED)  # verdicts of studies whose premises hold
 WIDEST = 44  # characters of a column on a terminal
 SOFTMAX = "softmax"
-# The models of a head; the first that a corpus has is taken: that of the softmax's size, if there is one.
+# Models of each head, in order of preference: a model with about the size of the softmax (`-equal`) comes first.
 HEADS = (("ss",), ("gss",), ("lms-plif",), ("lms-plif-frozen",), ("moc-equal", "moc"), ("mos-equal", "mos"))
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
-BENCHMARKED = {"ss": "sigsoftmax", "lms-plif-frozen": "lms-plif"}  # names of heads there, where they differ
+BENCHMARKED = {"ss": "sigsoftmax", "lms-plif-frozen": "lms-plif"}  # model -> its name in BENCHMARKS, if it differs
 RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
 TIME = r.interval_rule(r.against("sec_per_epoch", "×"), (0, 0))  # only its number is used
 
@@ -188,9 +188,9 @@ def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any]
 
     Returns:
         A dict with the keys `columns`, `rows` and `measured_in`. A column is a dict of texts with the keys `study`,
-        `corpus` and `hardware` (see `_headings`). `measured_in` is a text such as `demo (Penn Treebank)`: the study
-        and the corpus from which `first` below is taken. They are the first of `studies` that has a column, and its
-        first corpus that has one, even if that is a synthetic language. A row has these keys:
+        `corpus` and `hardware` (see `_headings`). `measured_in` is a text such as `ptb-words (Penn Treebank)`: the
+        study and the corpus from which `first` below is taken. They are the first of `studies` that has a column, and
+        its first corpus that has one, even if that is a synthetic language. A row has these keys:
 
         * `label`: the label of the head.
         * `cells`: a dict per column with the change in perplexity against the softmax (keys: see `_against_softmax`);
@@ -253,7 +253,7 @@ def _headings(columns: Sequence[tuple[FinishedStudy, r.CorpusData]]) -> list[dic
 
 
 def _model(data: r.CorpusData, models: Sequence[str]) -> str:
-    """Return the model that stands for a head on a corpus: the first of `models` with a test perplexity.
+    """Return the first of `models` (the models of one head) that has a test perplexity on a corpus.
 
     The result is "" if no model has a test perplexity, or if the softmax has none.
     """
@@ -363,7 +363,7 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     statements: dict[str, str] = {}
     for name, (study, corpus) in columns.items():
         states = study.records.states
-        kinds = sorted({*states["hardware"]} - {""})  # with instruction sets, which move last digits
+        kinds = sorted({*states["hardware"]} - {""})  # include the instruction sets, which change the last digits
         hardware[name] = {"Hardware": "; ".join(kinds) or study.hardware}
         tested |= {entry["id"] for entry in study.claims if entry["verdict"] != r.CANNOT}
         # The first statement counts: archives may have an older wording.

@@ -37,7 +37,7 @@ FIXED = {"ss": "SigSoftmax", "gss": "GSS", "gss-c1.5": "GSS, c = 1.5"}  # fixed 
 LEARNED = {"lms": "LMS", "lms-plif": "LMS-PLIF"}
 CLOSING = ("truth-closes-gap", "truth-rank-is-not-enough")  # claims on the KL gap that heads close
 LITTLE = 5.0  # percent: a smaller share of the KL gap is little
-SAME_RANK = (0.8, 1.25)  # ratios of ranks between which they are the same
+SAME_RANK = (0.8, 1.25)  # two ranks with a ratio in this range count as equal
 HALF = 0.5  # the least share of MoS's gain for which the finding on MoC holds
 QUARTER = 0.25  # pointwise heads with this share of MoS's gain or more overturn the finding on them
 BOUNDS = {  # for placeholders of report/findings.yaml
@@ -50,7 +50,7 @@ PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row
 SMALLEST = 1e-9  # the smallest value on a log axis
 CHANGE = "change in test perplexity against Softmax, %"  # an axis
 BETTER = r.better()
-EQUAL_MOS = "mos-equal|mos"  # the models of MoS with about the size of the softmax
+EQUAL_MOS = "mos-equal|mos"  # in order of preference; `comparisons` skips those of another size than the softmax
 RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is used
 
 
@@ -187,7 +187,7 @@ class Comparison:
         return self.number.high is not None and self.number.high < bound
 
     def gain(self) -> float:
-        """Return the decrease of log test perplexity, in nats."""
+        """Return the decrease of log test perplexity in nats; `number` must be a change of perplexity in percent."""
         return -math.log1p((self.number.value or 0.0) / 100)
 
     def row(self, label: str, is_second: bool = False) -> Row:
@@ -482,7 +482,8 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     if not every:
         return None
     best = min(every, key=Comparison.width)
-    low, high = best.number.low or 0.0, best.number.high or math.inf  # one run each has no interval: it decides nothing
+    # Without an interval (fewer than MIN_RUNS runs), the finding is open.
+    low, high = best.number.low or 0.0, best.number.high or math.inf
     return Finding(
         holds=low > SAME_RANK[0] and high < SAME_RANK[1],
         number=best.text(),

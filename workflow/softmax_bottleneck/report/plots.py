@@ -140,7 +140,9 @@ DrawRow = Callable[[NDArray[Any], str, pd.DataFrame], None]  # fills the panels 
 def by_corpus(
     source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "", *, has_legend: bool = False
 ) -> Drawing:
-    """Return a drawing with a row of panels per corpus; the row of a corpus without data says `nothing to show yet`.
+    """Return a drawing with a row of panels per corpus.
+
+    A corpus without data has a row with the text `nothing to show yet` if the study has the corpus, and otherwise none.
 
     Args:
         source: the experiment and its records.

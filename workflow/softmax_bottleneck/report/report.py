@@ -22,8 +22,8 @@ from softmax_bottleneck.store import artefacts, paths
 
 PLAIN = " !$()*+,-./:;=?@[]^_`{|}~<>'"  # need no escape in a data address, nor in an attribute in double quotes
 PIXELS_PER_POINT = 4 / 3
-BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # of a table's own page
-PAGE_LINK = "../report/index.html"  # of the links in a table's own page to the list of runs
+BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # the table within its own page
+PAGE_LINK = "../report/index.html"  # file to which the links in a table's own page lead
 
 
 @cache
@@ -51,8 +51,8 @@ def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file:
 
     Args:
         table: the table.
-        heads: {model: label of its head}. With this mapping, a click on a number shows what it measures, and links to
-            the list of its runs in the report, filtered by head. With None, numbers cannot be clicked.
+        heads: {model: label of its head}. With this mapping, a click on a number shows what it measures, and a link to
+            its runs in the report's list, filtered by head. With None, numbers cannot be clicked.
         study_file: path of the study file, for the commands that the page prints to look up a number.
     """
     return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
@@ -72,7 +72,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     """
     page = artefacts.read_json(folder / "page.json")
     entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
-    for entry in entries:  # tables and figures, to which the parts that the page embeds are added
+    for entry in entries:  # add to tables and figures the parts that the page embeds
         file = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
         entry["data"] = data_address("text/csv", artefacts.read_text(file))
         if entry["kind"] == "table":

@@ -67,7 +67,7 @@ def write_with(path: Path, write: Callable[[BinaryIO], object]) -> str:
             os.fsync(file.fileno())
         digest = sha256_file(temporary)
         mark.write_text(f"{digest}\n", encoding="ascii")  # before anything is renamed, because the disk may be full
-        sidecar(path).unlink(missing_ok=True)  # first of all: a new file never has an old hash beside it
+        sidecar(path).unlink(missing_ok=True)  # before the rename, so that a new file never has an old hash beside it
         temporary.replace(path)
         mark.replace(sidecar(path))
         folder = os.open(path.parent, os.O_RDONLY)  # the renames survive a power cut only once the folder is synced

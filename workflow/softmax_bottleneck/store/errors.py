@@ -2,7 +2,7 @@
 
 
 class ExpectedError(Exception):
-    """An error that is no bug of this package: the user can correct the cause, or a later attempt may succeed.
+    """An error that is not a bug of this package: the user can correct the cause, or a later attempt may succeed.
 
     A command that ends with this error prints the one-line message without a traceback. The exit code of the command is
     the attribute `exit_code` of the error's class.

@@ -4,7 +4,8 @@ A step is repeated if its fingerprint has changed. The fingerprint covers the st
 package that the step's module imports, directly or not, also inside functions. NEUTRAL lists subpackages and modules
 that cannot change a number, such as `store`; fingerprints leave them out. COUNTED lists the exceptions inside these
 subpackages, such as `store.seeds`. Comments, docstrings and imports under `if TYPE_CHECKING` do not change a
-fingerprint. `fingerprint.py` imports only the standard library, because it runs while Snakemake parses the workflow.
+fingerprint. A string below an assignment does, because it is not a docstring. `fingerprint.py` imports only the
+standard library, because Snakemake runs it while parsing the workflow.
 """
 
 import ast

@@ -55,9 +55,9 @@ RATES = {
 """Rates by device and precision; a CPU has no tf32."""
 BASIS = "GPU hours are modelled, for one H100 (docs/gpu.md); CPU hours rest on measurements of one core."
 BACKWARD = 3  # forward + backward is about three forward passes
-MEAN_CHUNK = 0.975  # of bptt, where chunk lengths are random
+MEAN_CHUNK = 0.975  # mean chunk length / bptt, if lengths are random
 UPDATE_FLOPS = 10  # per weight and update of dynamic evaluation
-FIT_UPDATE_S = 1e-3  # overhead of every fit
+FIT_UPDATE_S = 1e-3  # overhead of every fit per update
 # (Context, word) pairs per second that the host prepares for an update: exact probabilities, or a new sample.
 LAW_CELLS, SAMPLE_CELLS = 7e8, 3e7
 # Copies of the weights in memory: weights, gradients, averages and the best weights. All of these except the gradients
@@ -119,10 +119,11 @@ class _Model:
 
 
 def _rows_of(model: Run | Fit) -> int:
-    """Return how many logit vectors over the vocabulary a head computes per context.
+    """Return the number of logit vectors [V] that a head computes per context.
 
-    A head that mixes distributions or logits computes one per component. All other heads compute only one, and so does
-    MoC, which mixes context vectors before the product with the output matrix.
+    A head that mixes distributions or logits computes one per component. The `lower_components` of `doc` are not
+    counted. All other heads compute only one, and so does MoC, which mixes context vectors before the product with the
+    output matrix.
     """
     return int(model.head.options.get("components", 1)) if model.head.name != "moc" else 1
 

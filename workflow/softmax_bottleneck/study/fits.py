@@ -17,7 +17,7 @@ from softmax_bottleneck.store.fingerprint import fingerprint, step_code
 from softmax_bottleneck.study import languages, schema
 from softmax_bottleneck.study.runs import Head, HeadEntry, digest
 
-# A language that is fitted is not sampled as a text; these lengths are never used.
+# A fitted language is never sampled as a text, so these lengths are not used.
 NO_TEXT = {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100}
 RECIPE = ("sample", "bias", "updates", "learning_rate", "gradient")  # keys that a plan and its units share
 Size = Annotated[schema.Integer, Field(ge=2, le=10**7)]

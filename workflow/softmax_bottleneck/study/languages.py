@@ -8,7 +8,7 @@ from pydantic import Field
 from softmax_bottleneck.study.schema import Integer, Number, Positive, Seed, read, section
 
 MAX_TABLE_BYTES = 1 << 29  # largest size of the float64 table [topics, words, words] of next-word probabilities
-Tokens = Annotated[Integer, Field(ge=100, le=10**8)]  # 10^8 words take an hour to sample, and gigabytes
+Tokens = Annotated[Integer, Field(ge=100, le=10**8)]  # sampling 10^8 words takes an hour and gigabytes of memory
 AtLeastTwo = Annotated[Integer, Field(ge=2)]
 Strength = Annotated[Number, Field(ge=0.01)]
 

@@ -206,7 +206,7 @@ class Dynamic:
     tune_tokens: Annotated[schema.Integer, Field(ge=2, le=2**31 - 1)] | None = None
 
 
-# Some keys of a section, as a layer of settings gives them.
+# Dicts in a layer of settings, which may set some keys of a section.
 BodyPart = Annotated[schema.Options, schema.PartOf(Body, nullable=("context_size",))]
 SchedulePart = Annotated[schema.Options, schema.PartOf(Schedule)]
 DynamicPart = Annotated[schema.Options, schema.PartOf(Dynamic)]
@@ -219,7 +219,7 @@ class Run:
     Attributes:
         data_identity: hash of the corpus; a part of the run_id.
         threads, device, deterministic, graphs: number of CPU threads, device, whether equal bits are required, and
-            whether CUDA graphs are used on a GPU (details in `StudyFile`). They are no part of the run_id.
+            whether CUDA graphs are used on a GPU (details in `StudyFile`). They are not part of the run_id.
         duplicate_of: name of an earlier model of the study whose run has the same corpus and run_id; empty if there is
             none. Such equal runs are trained once, under the name of the earlier model.
         start: path of the run whose weights a finetuned run starts from; empty if initial weights are sampled.

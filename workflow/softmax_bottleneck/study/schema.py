@@ -1,8 +1,8 @@
 """Reading of configuration files: YAML, the types of values, and one-line messages for values that are not allowed.
 
 Each section of a configuration file is a frozen pydantic dataclass, which gives the schema, types, defaults and
-documentation at once. An integer is never read from 10.0, nor a number from text. Unknown keys, NaN and repeated list
-items are rejected.
+documentation at once. An integer is never read from 10.0, nor a number from text. Unknown keys, NaN and repeated
+items of `Unique` lists are rejected.
 """
 
 import dataclasses
@@ -200,7 +200,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a character or a number that is none in YAML
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: YAML does not allow a character or a number
         mark = getattr(error, "problem_mark", None)
         line, problem = f":{mark.line + 1}" if mark else "", getattr(error, "problem", None) or str(error)
         raise UserError(f"{where}{line}: {' '.join(problem.split())}") from None

@@ -425,7 +425,7 @@ class _ExperimentResolver:
         if not shown.quotes:
             return shown
         if not any(dataset.corpus or dataset.language for dataset in self.datasets.values()):
-            return dataclasses.replace(shown, published=())  # texts of one's own have nothing to compare with
+            return dataclasses.replace(shown, published=())  # no published number is comparable with a user's own texts
         rows = original.published_rows or original.models  # a grid's members have published rows of their own
         absent = [name for name in rows if name not in (*shown.models, *shown.entries)]
         proxies = {self.datasets[name].corpus for name in shown.datasets}
@@ -436,17 +436,17 @@ class _ExperimentResolver:
     def _corpora(self, experiment: Experiment) -> tuple[list[str], str]:
         """Return (names, sentence): the study's datasets for an experiment, and a sentence on missing corpora.
 
-        An own text of the study is a dataset without a published counterpart: its attribute `corpus` is empty, because
-        it is neither a published corpus nor a proxy for one. This includes synthetic languages without `stands_for`.
-        The names are those of the first choice that applies:
+        A dataset is called unpublished here if its attribute `corpus` is empty: it is neither a published corpus nor a
+        proxy for one. This includes synthetic languages without `stands_for`. The names are those of the first choice
+        that applies:
 
         1. If the experiment names no corpora: all datasets of the study.
         2. For each corpus that the experiment names: the study's dataset of the same name or, without one, the study's
            proxies for this corpus.
-        3. If there is no dataset for any of these corpora: the study's own texts.
+        3. If there is no dataset for any of these corpora: the study's unpublished datasets.
 
         The sentence lists the corpora for which the study has neither the corpus itself nor a proxy. It is empty if
-        there are none, or if the study has at least one own text.
+        there are none, or if the study has an unpublished dataset.
         """
         if not experiment.datasets:
             return list(self.datasets), ""
@@ -462,12 +462,12 @@ class _ExperimentResolver:
         return list(shown) or own, needs
 
 
-# --- for processes that are started from here -----------------------------------------------------------------------
+# --- child processes -------------------------------------------------------------------------------------------------
 def export(file: Path, overrides: Mapping[str, Any], package_folder: Path) -> None:
     """Set environment variables so that child processes load the same study with the same package and Python.
 
     A child process gets `file` and `overrides` back from `study_from_environment`. The folder of the running Python is
-    put first in PATH.
+    put first in PATH. CUBLAS_WORKSPACE_CONFIG is set if it is unset, for determinism.
 
     Args:
         file: the study's YAML.

@@ -18,7 +18,7 @@ from softmax_bottleneck.study import runs, schema
 from softmax_bottleneck.study.fits import FitPlan
 
 SeedChoice = Literal["all", "author", "random"]
-LONGEST_NAME = 80  # of a model; it is a folder
+LONGEST_NAME = 80  # characters of a model's name, a folder name
 CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
 
 
@@ -166,7 +166,7 @@ def load_experiment(name: str, near: Path) -> Experiment:
 
 
 # --- models ---
-# A word or a list. The tags make an error message about the form that the user has chosen, not about both.
+# A word or a list. The tags limit an error message to the form that the user has chosen.
 Seeds = Annotated[
     Annotated[Literal["all", "author"], Tag("~word")] | Annotated[schema.NonEmpty[schema.Seed], Tag("~list")],
     Discriminator(lambda value: "~list" if isinstance(value, list | tuple) else "~word"),
@@ -194,7 +194,7 @@ class ModelEntry:
         stem: prefix of the names of a grid's models, such as `gss` in `gss-c0-k2` (default: the entry's name). Grids on
             different corpora may have the same stem.
         max_runs: number of a grid's combinations to train, chosen at random but always the same (default: all). With 0
-            the study only declares the search, and trains none.
+            the study only declares the search and trains no combination.
         body: settings of the body for this model, applied after all layers of settings.
         schedule: settings of training for this model, applied after all layers of settings.
     """
@@ -268,7 +268,7 @@ def models_of(entries: Mapping[str, ModelEntry], datasets: Collection[str], wher
 
     Raises:
         UserError: a head is unknown, the key `like` names an unknown entry, entries inherit from each other in a
-            circle, a value of a grid is not allowed, or two models on one dataset have the same name.
+            cycle, a value of a grid is not allowed, or two models on one dataset have the same name.
     """
     families: dict[str, list[Model]] = {}
     taken = set(itertools.product(datasets, entries))
@@ -422,12 +422,12 @@ class StudyFile:
         max_wall: time limit (`4h`, `90m`) of a job that trains, finetunes, fits or evaluates dynamically. At the limit
             the job saves its state and stops with exit code 75; the next attempt resumes it. A SLURM job's own time
             limit applies as well.
-        time_margin: how long before the end of its SLURM job such a job saves its state and stops (default: 3m, or a
+        time_margin: how long before the end of a SLURM job these jobs save their state and stop (default: 3m, or a
             quarter of the remaining time if that is less).
         deterministic: true makes training give the same bits on the same machine, or fail; false allows faster GPU
             kernels.
         graphs: true to use CUDA graphs on a GPU: an update is captured once for each chunk length, and then replayed.
-            The bits are the same with false.
+            Results have the same bits with and without graphs.
         settings: layers of settings, applied in order.
         fits: output heads on free context vectors, fitted to known distributions.
         models: models to train, by name; a model of a published table has the name used there.
@@ -474,11 +474,11 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
 
     Args:
         file: the study's YAML.
-        chain: files that extend `file`, directly or not (default: none); used to detect circles.
+        chain: files that extend `file`, directly or not (default: none); used to detect cycles.
 
     Raises:
         UserError: a file does not exist or is not a mapping, `extends` is not a path, studies extend each other in a
-            circle, or null removes an entry that the base lacks.
+            cycle, or null removes an entry that the base lacks.
     """
     values = schema.load_yaml(file)
     if "extends" not in values:

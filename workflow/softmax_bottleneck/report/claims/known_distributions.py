@@ -1,4 +1,4 @@
-"""Claims that need no corpus: about heads fitted to known distributions, untrained layers, and random matrices.
+"""Claims that need no corpus: about heads fitted to known distributions, untrained layers, and matrices of rank ten.
 
 Every seed of a fit samples its own distributions. A seed is therefore the statistical unit of the fits' intervals. The
 table of fits has one row per fit, and a column for each setting and metric; the function `fits` lists its columns.
@@ -29,14 +29,14 @@ TEXTS = ("head", "equal")  # keys of a condition with a text; all others have a 
 CLOSED = 0.01  # share of the unigram model's KL; a fit with a smaller KL counts as exact
 MATTERS = 0.05  # fraction of the softmax's KL that a head must close to count
 HARDLY = 0.05  # relative excess of parameters over the softmax (such as a learned function) that counts as none
-# Godey and Artzi 2026 see the output layer suppress most of a loss' gradient. Here the best gradient is known. Claims
-# are about true distributions of a higher rank than the softmax's width (r > d) and heads with no more parameters.
+# Godey and Artzi 2026 report that the output layer suppresses most of the gradient of the loss. Here the best gradient
+# is known. The claims are about distributions with r > d, and heads with hardly more parameters than softmax (HARDLY).
 EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
 WORDS = "gradient_words"
 LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
 SPENT = 0.05  # share of the gradient's energy; less counts as next to nothing
 SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
-EXACT = "d >= r and width == d"  # query of the fits that are wide enough, and have the planned width, to be exact
+EXACT = "d >= r and width == d"  # query of fits that can be exact: of the planned width, which is large enough
 SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # heads that can represent every softmax of their width
 # The condition of a sample of an untrained layer (`measuring/synthetic.py`) with the default of every setting.
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
@@ -287,7 +287,7 @@ def noise(data: r.CorpusData) -> Iterable[float]:
 
     Noise is added to matrices of rank TRUE_RANK (`ranks/robustness.py`). The Press rank counts the singular values
     above a tolerance for rounding errors. The effective rank is the smallest number of singular values whose squares
-    sum to 1 - epsilon of the total. It was measured for several epsilon, and the largest of these ranks is used.
+    sum to at least 1 - epsilon of the total. The largest of the effective ranks measured for several epsilon is used.
 
     Returns:
         One number per such level. If no level has so high a Press rank, the result is [-inf], which makes the claim

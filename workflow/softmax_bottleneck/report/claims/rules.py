@@ -52,7 +52,7 @@ VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
 TRUTH = "law"  # the name of the true distribution in records, and the prefix of its metrics
 SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
 
-MARGIN = 0.005  # nats: a perplexity difference that matters; 0.29 at the paper's 57, what its LMS-PLIF gains on PTB
+MARGIN = 0.005  # nats: a difference that matters; at perplexity 57 it is 0.29, the gain of the paper's LMS-PLIF on PTB
 SMALL = 0.01  # nats: a gain below it is called small
 HIGH = math.log(2)  # a head's rank is high if it is at least twice that of Softmax
 STRONG = 0.7  # a correlation of at least this size (r^2 = 0.49) is strong
@@ -230,7 +230,7 @@ def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Inte
         ranked: if true, return Spearman's rho instead (ties averaged), with the interval of Bonett and Wright 2000.
     """
     xy_2N = points[0].T
-    if ranked:  # up to a constant; ties averaged
+    if ranked:  # twice the centred ranks; ties averaged
         xy_2N = np.sign(xy_2N[:, :, None] - xy_2N[:, None]).sum(2)
     n, r = len(points[0]), float(np.clip(pearson_r(*xy_2N), -0.999999, 0.999999))
     spread = 1 - r**2
@@ -498,8 +498,8 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
         holds: (low, high). The first region is between these bounds. A claim is *reproduced* if the whole interval lies
             in this region.
         fails: (low, high), by default the bounds `holds`. The second region is outside these bounds. If the first test
-            fails, the whole interval below `low`, or the whole interval above `high`, makes the claim *not reproduced*.
-            Any other interval makes it *undecided*.
+            fails and the whole interval lies below `low` or above `high`, the claim is *not reproduced*. Otherwise it
+            is *undecided*.
         text: the rule in English; empty for a generated text.
     """
     fails = fails or holds

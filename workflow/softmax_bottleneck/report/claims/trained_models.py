@@ -17,7 +17,7 @@ from softmax_bottleneck.report.claims.verdict import Code, Premise, claim
 
 WT2 = "wt2*|wikitext-2*"
 NOT_WT2 = f"!{WT2}"
-FEW_BENCHMARKS = 5  # they overlap: two of the published thirteen are parts of a third
+FEW_BENCHMARKS = 5  # the least number; benchmarks overlap: two of the published thirteen are parts of WS-353
 RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 
 
@@ -162,7 +162,7 @@ SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) 
 FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
 SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
 BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH))
-CLEARLY = r.above(r.against("rank_press_low", "×", FINETUNED), r.HIGH)  # also at a slightly larger tolerance
+CLEARLY = r.above(r.against("rank_press_low", "×", FINETUNED), r.HIGH)  # a high rank also at 101 % of the tolerance
 MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
 
 # --- models ---------------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ CLAIMS = (
     claim("benka-breaks", r.HIGH_RANK, T_MOS, PLAIN),
     claim("benka-k-helps", r.below(r.along(TEST_PPL, within=(1, 10)), 0), f"{T_COMPONENTS}*"),
     claim("benka-k-hurts", r.larger_ppl(), f"{T_COMPONENTS}15", f"{T_COMPONENTS}10", control=None),
-    # Rank or mixture: what each outcome means stands in config/rank-or-mixture.yaml
+    # Rank or mixture: config/rank-or-mixture.yaml says what each outcome means
     claim("moc-better", r.better(), "moc", "softmax"),
     claim("mos-beats-moc", r.better(), "mos", "moc"),
 )  # fmt: skip

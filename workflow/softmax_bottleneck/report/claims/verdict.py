@@ -30,7 +30,7 @@ from softmax_bottleneck.study import Study
 
 CEILING = 0.95  # of min(N, V): a higher Press rank shows the size of the matrix, not what the head can do
 CONVERGED = 0.03  # relative fall of validation perplexity in the last eighth of the epochs; above it, not converged
-SIZES = {"embedding_size", "hidden_size", "context_size"}  # settings whose premise is the number of parameters
+SIZES = {"embedding_size", "hidden_size", "context_size"}  # settings covered by the premise on the number of parameters
 # The pair of equal size that must agree if the sizes of a claim's own pair differ and there is no `<first>-equal`.
 EQUAL_PAIRS: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
 DECIDED = (r.REPRODUCED, r.NOT_REPRODUCED)
@@ -212,7 +212,7 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
     premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     if broken:
-        # The first premise after which the claim cannot be tested, or else the first broken premise.
+        # The first broken premise that makes the claim untestable or, if there is none, the first broken premise.
         reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
         verdict = reason.becomes
     return Entry(claim, data.dataset, verdict, reason, decision.numbers, premises)

@@ -60,7 +60,7 @@ class Figure:
 
 
 def check_options(study: Study) -> None:
-    """Raise an error if an experiment of the study has an invalid view, option or metric; called before computations.
+    """Check the view, the options and the metrics of every experiment of a study before anything is computed.
 
     Raises:
         UserError: a view, option or metric is unknown, or the value of an option is not allowed.
@@ -109,7 +109,8 @@ def build(study: Study, experiment: Experiment, results: records.Records) -> Tab
     text. An experiment that quotes published results (`Experiment.quotes`) shows these results even then.
 
     Raises:
-        UserError: the view or an option is unknown, or the value of an option is not allowed.
+        UserError: the view or an option is unknown, an option has an invalid value, a file of published numbers is
+            missing, or two published numbers fit one cell.
     """
     source, options = Source(study, experiment, results), options_of(study, experiment)
     view = VIEWS[experiment.kind][experiment.view]
@@ -123,7 +124,7 @@ def build(study: Study, experiment: Experiment, results: records.Records) -> Tab
             sections = tuple(view(source, **options))
         return Table(experiment, source.caption, ROWS.get(experiment.view, "Model"), sections)
     with mpl.rc_context():
-        mpl.rcdefaults()  # with a reader's own settings the figure would differ
+        mpl.rcdefaults()  # a user's matplotlibrc must not change the figure
         mpl.rcParams.update(mpl.rc_params_from_file(plots.STYLE_SHEET, use_default_template=False))
         if is_empty:
             drawing = plots.only_text(experiment.needs, pd.DataFrame({"needs": [experiment.needs]}))

@@ -4,8 +4,8 @@ They correspond to Figures 2, 3 and 5 to 8 of Ganea et al. 2019, or show results
 
 A data frame of fits has one line per fit and these columns:
 
-    model, seed, d  name of the model, seed, and width of the context and word vectors
-    equal           "" or the name of a head: the width was reduced to give the model as many parameters
+    model, seed, d  name of the model, seed, and planned width of the context and word vectors
+    equal           "" or a head's name: the model has the largest `width` with no more parameters than this head
     alpha, M        only of Dirichlet distributions: concentration and number of words
     r, V, rank      only of synthetic languages: rank of the logits, number of words, rank r + 2 of log-probabilities
     <metric>        a column per metric of the records, and for synthetic languages `gap_closed`
@@ -64,7 +64,7 @@ class Frames:
         rows = source.records.synthetic
         rows = rows[rows["table"] == plan]
         both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
-        # Log-probabilities are r products, a bias and a normaliser.
+        # Log-probabilities have rank r + 2: logits of rank r, a bias and the log normaliser.
         fits, truths = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
         if "r" in fits:  # with the fraction of the softmax's KL gap that each fit closes
             keys, softmax = ["r", "d", "seed"], fits[fits["model"] == BASELINE]
@@ -125,7 +125,7 @@ def _drawing(
 
 
 def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, plots.Style]:
-    """Return the style of each model, dashed if its width was reduced to match another head's number of parameters."""
+    """Return the style of each model, dashed if another head's number of parameters sets its width."""
     cut = set(fits[fits["equal"] != ""]["model"])
     return {m: replace(style, dash=plots.DASHES[1] if m in cut else "-") for m, style in plots.styles(models).items()}
 

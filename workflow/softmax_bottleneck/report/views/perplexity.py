@@ -27,8 +27,8 @@ from softmax_bottleneck.study import ROOT, Experiment, Study, load_experiment, s
 RANK, SIZE = "rank_eff_1e-3", "parameters"
 COLUMNS = ["dataset", "model", "seeds", SIZE, TEST_PPL, RANK]
 REFERENCE = "softmax"
-FAR = 0.5  # distance of the bound below the best model, in ranges of all models, from which it is only text at the edge
-SHADES = "flare"  # light to dark, so that it survives every colour-vision deficiency and grey
+FAR = 0.5  # a bound farther below the best model than this share of the models' range is shown only as text
+SHADES = "flare"  # from light to dark: readable with every colour-vision deficiency and in grey
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
 

@@ -1,7 +1,7 @@
 """Table and figure of archived runs with models of the published size: metrics and spectra.
 
 The runs come from the archives in report/evidence, not from the study. Table and figure are therefore the same in every
-study. From the report's study, which the argument `source` holds, come only labels, titles and the table's columns.
+study. Only labels, titles and the table's columns come from the report's study, which the argument `source` holds.
 """
 
 import math
@@ -95,7 +95,7 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
     for panel, ((dataset, body, width), own) in zip(drawn, networks, strict=True):
         plots.curves(panel, own[own[SIGMA] > LOWEST].assign(model=own["family"]), "index", SIGMA, looks)
         plots.log_y(panel)
-        panel.set(xlabel="index", ylabel="σ / σ max", xscale="log")  # some end at d + 2, others at the vocabulary
+        panel.set(xlabel="index", ylabel="σ / σ max", xscale="log")  # log: curves end at d + 2 or the vocabulary size
         if own["tolerance"].notna().any():
             plots.level(panel, own["tolerance"].max(), "Press tolerance", end="left")
         panel.set(title=f"{source.dataset(str(dataset)).title}: {body}, d = {width}")

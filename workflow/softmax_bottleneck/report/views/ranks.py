@@ -493,7 +493,7 @@ def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
     If several lines of `frame` have the same row and metric, the first one counts. The condition decides the name of
     the row in the table that `robustness_table` returns:
 
-    * `c=1e-20` becomes the row `c = 1e-20`: noise of level c was added to the singular values.
+    * `c=1e-20` becomes the row `c = 1e-20`: noise of level c was added to all entries of the diagonal matrix.
     * `iteration=3` becomes the row `round 3`: the whole matrix was decomposed by SVD and rebuilt three times.
     * `iteration=3` with `as printed` becomes the row `round 3, diagonal as printed`: only the diagonal matrix of
       singular values was decomposed and rebuilt, as in the paper's Algorithm 1.

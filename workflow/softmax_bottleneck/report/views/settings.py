@@ -18,9 +18,9 @@ from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, S
 from softmax_bottleneck.report.source import Source, label
 from softmax_bottleneck.study import Search, schema
 
-RANGE = (-6.0, 6.0)  # of logits, and of their images, in Figure 1
+RANGE = (-6.0, 6.0)  # of the x axis (logits) and the y axis of Figure 1
 CURVE_POINTS = 121
-CURVE_RANGE = 8.0  # of the logits around zero at which a learned function is shown
+CURVE_RANGE = 8.0  # a learned function is shown for logits from -8 to 8
 
 
 # --- hyperparameters -------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
 
 
 def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) -> Cell:
-    """Return the cell with a number of word pairs, taken from any run because all runs on a corpus have the same.
+    """Return the cell with a number of word pairs, taken from one run because it is the same for all runs on a corpus.
 
     Args:
         dataset: the corpus, whose vocabulary decides which words are unknown.
