@@ -1,4 +1,4 @@
-# The door of the workflow: `snakemake --cores 2 --configfile config/demo.yaml`.
+# Entry point of the workflow: `snakemake --cores 2 --configfile config/demo.yaml`.
 include: "workflow/Snakefile"
 
 

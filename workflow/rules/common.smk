@@ -1,4 +1,4 @@
-# What the rules share: the study, the names of its files, and how a step is called.
+# Shared by all rules: the study, the paths of its files, and the environment variables of the steps.
 import sys
 from pathlib import Path
 
@@ -22,7 +22,7 @@ STUDY_FILE = WORKFLOW.parent / "config" / "demo.yaml"
 if workflow.modifier.is_main_snakefile():
     STUDY_FILE = Path(next(iter(workflow.overwrite_configfiles), STUDY_FILE))
     OVERRIDES = dict(workflow.config_settings.config)
-else:  # a module of another workflow: its `config:` is a whole study, or keys instead of the demonstration's
+else:  # a module of another workflow: its `config:` is a whole study, or keys that override the demonstration
     OVERRIDES = dict(config)
     if "models" in OVERRIDES:
         STUDY_FILE = Path(next(iter(workflow.configfiles), "config/config.yaml"))
@@ -35,7 +35,7 @@ except UserError as error:
     raise WorkflowError(str(error)) from None
 
 
-onstart:  # one workflow at a time; a second one leaves with the exit code that says so
+onstart:  # only one workflow may run; a second one ends with exit code 75 (busy)
     try:
         acquire_lock()
     except (BusyError, UserError) as error:
@@ -43,8 +43,8 @@ onstart:  # one workflow at a time; a second one leaves with the exit code that 
         sys.exit(error.exit_code)
 
 
-# Steps learn their study from the environment. As a parameter of the rules, it would make a run that two studies share
-# look changed. The settings that affect a result are in run_ids and in STUDY.digest.
+# Steps read the study from environment variables. If the study were a parameter of the rules, a run that two studies
+# share would look changed. The settings that affect a result are in run_ids and in STUDY.digest.
 settings.export(STUDY_FILE, OVERRIDES, WORKFLOW)
 export_workflow()
 RESULTS = STORE.study_folder(STUDY.name).as_posix()
@@ -74,7 +74,7 @@ def run_file(name, run="{run}"):
 
 
 def is_there(run, name):
-    """Return True if a step of a run has written its file. Only this function looks at the disk while jobs are planned.
+    """Return True if the file `name` of a run exists. No other function looks for a run's files while jobs are planned.
 
     A run's id already identifies its tokens and code, so newer copies of the same tokens must not train it again
     (`ancient` would also hide jobs whose outputs are missing). If one job trains several runs and one of them fails,
@@ -95,14 +95,14 @@ def tokens_file(dataset):
 
 
 def tokens_until(name):
-    """Return a run's tokens as an input, or no input once the run has its file `name`."""
+    """Return an input function: it gives a run's tokens, or no input once the run's file `name` exists."""
     return lambda wildcards: [] if is_there(wildcards.run, name) else [tokens_file(MODELS[wildcards.run].dataset)]
 
 
 def runs_of_synthetic():
-    """Return the files that mark runs as measured, of the runs whose log-probabilities the step `synthetic` reads."""
+    """Return the measured.json files of the runs that the step `synthetic` reads: the first of each experiment."""
     shown = [experiment for experiment in STUDY.experiments if "synthetic" in experiment.options]
-    paths = dict.fromkeys(run.path for experiment in shown for run in STUDY.runs_of(experiment))
+    paths = dict.fromkeys(run.path for experiment in shown for run in STUDY.runs_of(experiment)[:1])
     return [STORE.run_folder(path).joinpath("measured.json").as_posix() for path in paths]
 
 

@@ -1,5 +1,5 @@
-# Output heads on free context vectors, fitted to known distributions. A job makes all fits to the distributions of one
-# seed. The single fits are undeclared files, so that a head that is added later is fitted alone.
+# Output heads on free context vectors, fitted to known distributions. A job makes all fits of a plan to the
+# distributions of one setting and seed. The files of fits are undeclared, so that a head added later is fitted alone.
 
 
 rule fit:

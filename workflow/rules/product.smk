@@ -2,7 +2,7 @@
 
 
 def product():
-    """Return the targets: the report, and the files of all runs, which an existing report would otherwise hide."""
+    """Return the targets: the report and the files of all runs. An existing report alone would hide missing runs."""
     return [f"{RESULTS}/report/index.html", *every_run()]
 
 
@@ -17,7 +17,7 @@ def every_run():
 
 
 def corpus_files(wildcards):
-    """Return the input of `tokenise`: the tokens of the corpus that this one is cut from, or its own files."""
+    """Return the input of `tokenise`: the tokens of the base corpus for an excerpt, else the corpus files."""
     dataset = settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent)
     if dataset.base:
         return [tokens_file(dataset.base)]
@@ -50,13 +50,13 @@ def benchmarks_of(wildcards):
 
 
 def measure_settings(wildcards):
-    """Return the settings of a run's dataset on which measurements depend, but not the run's id."""
+    """Return the settings of a run's dataset that affect its measurements but not its run_id."""
     dataset = STUDY.datasets[MODELS[wildcards.run].dataset]
     return [dataset.contexts, dataset.rank_contexts, dataset.wordsim]
 
 
 def of_workflow(*patterns):
-    """Return files of the workflow, with relative paths if it lies in the working directory."""
+    """Return the workflow's files that match glob patterns, as relative paths if possible."""
     home = WORKFLOW.parent
     below = home.relative_to(Path.cwd()) if home.is_relative_to(Path.cwd()) else home
     return [(below / path.relative_to(home)).as_posix() for one in patterns for path in sorted(home.glob(one))]

@@ -49,7 +49,7 @@ rule finetune:
         "results/benchmarks/finetune/{run}.jsonl"
     wildcard_constraints:
         run=FINETUNED,
-    priority: -2  # after the fits, so that `synthetic`, which needs all of these, does not run alone at the end
+    priority: -2  # after the fits, so that `synthetic`, which needs all fits, does not run alone at the end
     conda:
         "../../envs/environment.yaml"
     threads: lambda wildcards: MODELS[wildcards.run].threads

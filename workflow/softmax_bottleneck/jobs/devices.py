@@ -123,7 +123,7 @@ def train_together(
     """Run `command --run <path>` for all paths in parallel on a device, and wait for the end of these processes.
 
     In a batch job the processes are distributed over all visible GPUs. Elsewhere they share the GPU that this process
-    leases. Without a GPU, each process has its own CPU threads. A signal to this process is passed on to all training
+    leases. On a CPU, each process has `Run.threads` threads. A signal to this process is passed on to all training
     processes, so that each of them saves its state and stops.
 
     A run with the exit code 130, 143 or 75 counts as stopped (see `interrupt`), and a run with any other nonzero
@@ -131,7 +131,7 @@ def train_together(
     all unfinished runs.
 
     Args:
-        command: the command of one run, without `--run`.
+        command: the command to which `--run <path>` is appended.
         paths: paths of the runs.
         device: `cpu`, `cuda`, or `auto` (a GPU if there is one, else the CPU).
         say: prints a line when a wait for a GPU begins (default: prints nothing).

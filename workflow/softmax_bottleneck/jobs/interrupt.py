@@ -27,7 +27,7 @@ from softmax_bottleneck.study.schema import seconds
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 TRY_AGAIN = errors.BusyError.exit_code
-LOOK_EVERY_S = 1.0  # for the workflow
+LOOK_EVERY_S = 1.0  # between checks of the workflow
 MAX_WALL_VARIABLE = "SOFTMAX_BOTTLENECK_MAX_WALL"
 MARGIN_S = 180.0  # default: for the step in progress, a validation and a save ...
 MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that short jobs make progress
@@ -37,7 +37,7 @@ class StoppedError(errors.BusyError):
     """The error that ends a process which was told to stop and has saved its state.
 
     `exit_code` is 130, 143 or 75, as the module's docstring lists. If a process trains several runs in child processes
-    (`train_together`), `exit_code` is that of one of the children, which may also have failed with another code.
+    (`train_together`), `exit_code` is that of one child. If this child failed, it can be any other code.
     """
 
     def __init__(self, message: str, exit_code: int) -> None:

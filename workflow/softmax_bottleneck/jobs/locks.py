@@ -60,7 +60,7 @@ def acquire_lock() -> tuple[dict[str, str], list[int]]:
         return environment, []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The file is truncated: never through a link.
+        # No links: the file is truncated below.
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         advice = "make it writable, or work in another folder (--directory)"

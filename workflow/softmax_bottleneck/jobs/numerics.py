@@ -29,9 +29,9 @@ class Settings(Protocol):
 def numerics(settings: Settings, device: torch.device) -> Iterator[None]:
     """Set torch's number of threads and its deterministic mode inside the context, and restore both afterwards.
 
-    Other changes last until the process ends. On a GPU, TF32 and the benchmark mode of cuDNN are switched off, and
-    CUBLAS_WORKSPACE_CONFIG is set for deterministic runs. On all devices, the C library keeps freed memory for later
-    allocations (`keep_freed`).
+    Three changes last until the process ends. On a GPU, TF32 and the benchmark mode of cuDNN are switched off. For
+    deterministic runs on a GPU, CUBLAS_WORKSPACE_CONFIG is set. On all devices, the C library keeps freed memory for
+    later allocations (`keep_freed`).
     """
     keep_freed()
     fills = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Two functions for memory: one keeps freed memory for reuse, the other explains that memory has run out.
+"""Two functions for memory: one keeps freed memory for reuse, the other turns out-of-memory errors into clear ones.
 
 If the machine's memory runs out, another attempt can succeed, because a batch job can request more memory. A GPU's
 memory cannot grow, so that the user must change the settings or the GPU. The program never reduces the batch size by
@@ -46,7 +46,7 @@ def as_out_of_memory_error(error: BaseException, where: object) -> UserError | M
         return UserError(f"{where}: the GPU's memory is too small ({reason}); use a larger GPU, or "
                          "a smaller schedule.batch_size (another run, with other results)")  # fmt: skip
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and CPU_ALLOCATOR in reason):
-        unit = 1 if sys.platform == "darwin" else 1024  # bytes, of the peak of this process so far
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss, the peak of this process
         peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
         return MemoryExhaustedError(f"{where}: out of memory at a peak of {peak_gb:.1f} GB ({reason}); "
                                     "give the job more (in a batch system: mem_mb) and call again")  # fmt: skip

@@ -9,8 +9,8 @@ save is repeated, usually less than five minutes of it. On a CPU, the result has
 was interrupted, provided that the number of threads, the instruction set and the version of PyTorch stay the same.
 
 A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. A
-state is verified when it is read. If states or a record belong to another run, or if they are damaged and none is left
-to continue from, an error is raised and nothing is overwritten.
+state is verified when it is read. If a state or record belongs to another run, or if only damaged ones are left, an
+error is raised and nothing is overwritten.
 """
 
 import logging
@@ -193,7 +193,7 @@ class Checkpointer:
         """
         began = time.monotonic()
         full = {**state, "identity": self.identity, "serial": self.serial + 1}
-        # Serial numbers alternate between the files: never over the one loaded or written last.
+        # Even and odd serial numbers have different files, so that the newest state is never overwritten.
         artefacts.write_with(self.paths[self.serial % 2], lambda file: torch.save({"state": full}, file))
         self.serial += 1
         self.write_s = time.monotonic() - began
@@ -387,7 +387,7 @@ class Session:
                 self._report()
             self.tick()
             reason = None if self.work.finished else self.stop.reason()
-            # Short parts are saved only as often as saving takes a small share of the time.
+            # After short parts, save only so often that saving takes a small share of the time.
             interval_s = self.options.save_interval_s
             if part_ended:
                 interval_s = min(interval_s, self.checkpointer.write_s / SAVE_SHARE)

@@ -22,7 +22,7 @@ from softmax_bottleneck.store import artefacts, errors
 PROCESS_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # the workflow's process, set for those that it starts
 LOG_VARIABLE = "SOFTMAX_BOTTLENECK_OUTCOMES"  # the log of the steps; unset: no log
 TRY_AGAIN = errors.BusyError.exit_code
-# Most important first: errors that need a correction, faults of the program, the disk, then what a retry may solve.
+# Most important first: user errors, bugs, disk errors, divergence, errors that a retry may solve, incomplete results.
 FIRST = (2, 1, 74, 10, TRY_AGAIN, 3)
 KILLED = "was killed (the system does this if memory runs out)"
 
@@ -55,7 +55,7 @@ class Attempt:
         what: subject of the step: the path of a run, the name of a dataset or the path of a unit of fits; empty for a
             step that concerns the whole study.
         pid: id of the step's process.
-        code: exit code; None if the log has no line on the end of the attempt, which is running or was killed.
+        code: exit code; None if the log has no end of the attempt, because it is running or was killed.
         words: error message, empty after success. If `code` is None, the message is the constant KILLED ("was killed
             ..."), because a killed step cannot log its end.
     """
@@ -118,9 +118,9 @@ def attempts(path: Path) -> list[Attempt]:
 def failures(path: Path) -> list[tuple[int, str]]:
     """Return (exit code, message) of each failed step in the log file `path`, such as (2, "train ptb/mos/1-0a1b: ...").
 
-    A step has failed for a subject if the last attempt failed. Errors that need a correction come first, and errors
-    that another attempt may solve come last (the constant FIRST has the order of exit codes). A step without a logged
-    end counts as killed. Therefore call this function only after all steps have ended.
+    A step has failed for a subject if the last attempt failed. Failures are sorted by exit code in the order of FIRST;
+    errors that need a correction come first. A step without a logged end counts as killed. Therefore call this function
+    only after all steps have ended.
     """
     found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
     return sorted(found, key=lambda failure: FIRST.index(failure[0]))

@@ -3,7 +3,7 @@
 The step calls three others. `evaluate` computes perplexities and predicted words; its result is measure.json.
 `spectrum` computes singular values and ranks; its result is rank.json. `wordsim` computes word similarities; its result
 is wordsim.json. A step is skipped if its files are undamaged and were made by the current code from the current inputs.
-An edit of word similarity therefore recomputes no spectrum.
+Editing wordsim.py therefore recomputes no spectrum.
 
 measured.json holds no measurement. `measure` writes it after all three steps, with the hashes of their results.
 """
@@ -22,7 +22,7 @@ from softmax_bottleneck.study import Run, Study, load_dataset
 from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
 
 MEASURED_FILE = "measured.json"  # the only file of this step that Snakemake knows, so it deletes none of the others
-# Step -> its result. The provenance of the result holds the hashes of all other files that the step read or wrote.
+# Step -> its result. Its provenance holds the hashes of the files in `_inputs` and of the step's other output files.
 STEPS = {"evaluate": "measure.json", "spectrum": "rank.json", "wordsim": "wordsim.json"}
 
 
@@ -49,9 +49,9 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
         study: the study.
         path: path of the run, such as `ptb/mos/141-<run_id>`.
         say: prints a line of progress.
-        only: by default, all steps that are out of date are done. The name of a step (`evaluate`, `spectrum` or
-            `wordsim`) does just this step, even if its files are up to date. If measured.json does not exist, it is
-            then not written, because the other steps may be missing.
+        only: name of the one step to do (`evaluate`, `spectrum` or `wordsim`), even if its files are up to date. In
+            this case, measured.json is rewritten only if it exists, because results of the other steps may be missing.
+            By default, all steps that are out of date are done.
 
     Raises:
         DataError: a file that a step reads is missing or damaged.
@@ -61,7 +61,7 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
     for step in STEPS:
         if step == only or not (only or is_fresh(study, run, folder, step)):
             _call(study, path, step, say)
-    if not only or (folder / MEASURED_FILE).exists():  # its new date lets Snakemake collect the new numbers
+    if not only or (folder / MEASURED_FILE).exists():  # its new mtime makes Snakemake run `collect` again
         hashes = {name: artefacts.sha256_file(artefacts.checked(folder / name)) for name in STEPS.values()}
         artefacts.write_json(folder / MEASURED_FILE, {"files": hashes})
 

@@ -1,7 +1,7 @@
 """Perplexities, predicted words, distance from a known distribution, and the log-probability matrix of a model.
 
 Hidden states are computed once; predictions and ranks then need only the output head. A *stream* is a part of a text
-that is read in order; parallel streams are read side by side, like the rows of a batch. Texts are arrays of token ids.
+that is read in order; parallel streams are read at once, like the sequences of a batch. Texts are arrays of token ids.
 
 Suffixes: T tokens of a text in order (in `body_segments`: time steps of one segment), N contexts of one chunk, L time
 steps and B streams of a text cut into parallel streams, D width of a hidden state, V vocabulary.
@@ -31,7 +31,7 @@ from softmax_bottleneck.training.model import LanguageModel
 CHUNK_BYTES = {"cpu": 4 << 20, "cuda": 64 << 20}
 SPECTRUM_BYTES = {"cpu": 16 << 20, "cuda": 64 << 20}
 ROWS = 64  # the number of contexts in a chunk is a multiple of this, because small matrix products are slow
-SEGMENT = 4096  # time steps per pass through a body that carries its state; for such a body the cuts change no number
+SEGMENT = 4096  # time steps per pass through a body that carries its state; for it, the length changes no number
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ def perplexity_metrics(
         * test_ppl, valid_ppl: the sum of losses is divided by the number of all tokens, as published, if
           `schedule.loss_divisor` is "length", and by the number of predicted tokens if it is "targets".
         * test_ppl_sound, valid_ppl_sound, train_ppl_sound: the divisor is always the number of predicted tokens.
-        * unigram_ppl: perplexity of test for a model that predicts every word by its frequency in train.
+        * unigram_ppl: perplexity of test under a unigram model of train with add-one smoothing.
     """
 
     def streamed(ids_T: NDArray[np.int32], streams: int) -> Perplexities:

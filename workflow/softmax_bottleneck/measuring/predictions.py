@@ -35,7 +35,7 @@ class Place:
     """A position of the test text whose most probable words are shown.
 
     Attributes:
-        group: choice of the position: `yang2018_cherry_picked` (by Yang et al.), `authors_cherry_picked` (by Parthiban
+        group: origin of the position: `yang2018_cherry_picked` (by Yang et al.), `authors_cherry_picked` (by Parthiban
             et al.) or `random`.
         number: number of the position within its group, from 1.
         index: index of the word in the test text, from 0; the context is all text before this word.

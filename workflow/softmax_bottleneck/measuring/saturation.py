@@ -27,7 +27,7 @@ from softmax_bottleneck.ranks import (
 )
 from softmax_bottleneck.ranks.spectrum import Floats
 
-GRADIENT_CONTEXTS = 1024  # most contexts whose gradients are computed; they are evenly spaced in the text
+GRADIENT_CONTEXTS = 1024  # largest number of contexts whose gradients are computed; they are evenly spaced in the text
 
 
 @torch.no_grad()

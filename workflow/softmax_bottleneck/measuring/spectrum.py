@@ -46,7 +46,7 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     Args:
         study: the study.
         run: a trained run.
-        done: content of the run's done.json; only `best_epoch` is read, the epoch with the best validation perplexity.
+        done: content of the run's done.json; only `best_epoch` is read, the epoch of the stored weights.
 
     Returns:
         The results of the step, whose attribute `files` is {"rank.json": ranks and their tolerances}. For a run with

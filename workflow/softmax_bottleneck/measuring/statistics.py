@@ -2,8 +2,9 @@
 
 The published tests are unpaired two-sided Student t-tests with pooled variance over ten seeds (Parthiban et al. 2021,
 SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations). This module also has
-Welch's test, which does not assume equal variances. If a result cannot be computed, its numbers are None and its
-attribute `reason` says why. A number that is nan or infinite raises DataError, so callers must leave out diverged runs.
+Welch's test, which does not assume equal variances. If a test or correlation cannot be computed, its numbers are
+None and its attribute `reason` says why. A nan or infinite number raises DataError, so callers must leave out diverged
+runs.
 
 Suffixes: B resamples, N pairs.
 """
@@ -24,7 +25,7 @@ Float64 = NDArray[np.float64]
 
 RESAMPLES = 2000  # default number of bootstrap resamples
 LEVEL = 0.95  # confidence level of all intervals
-BATCH_NUMBERS = 1 << 20  # most numbers of resamples in memory at once (8 MiB)
+BATCH_NUMBERS = 1 << 20  # largest number of resampled values in memory at once (8 MiB)
 
 
 # --- summaries ------------------------------------------------------------------------------------------------------

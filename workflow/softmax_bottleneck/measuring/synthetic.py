@@ -264,8 +264,8 @@ def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None
 def synthetic(study: Study, say: Say) -> None:
     """Write synthetic.json: the results of a study's synthetic experiments and of its fits to known distributions.
 
-    A synthetic experiment computes the ranks of untrained layers, or the ranks of a trained model's log-probability
-    matrix after noise or rounding is added. The file has the keys `status` (always "ok"), `rows` and `provenance`
+    A synthetic experiment computes the ranks of untrained layers, or of a trained model's truncated log-probability
+    matrix after rounding errors or noise. The file has the keys `status` (always "ok"), `rows` and `provenance`
     (versions, hardware and hashes of the input files). A row is a dict with one number. The rows of the experiments
     come first, then those of all fits of the study, which are copied from the fits' done.json files.
 

@@ -2,8 +2,8 @@
 
 Arrays have any floating-point precision and lie in one file or in several (shards). No file is unpickled, and no number
 is read through a memory map: if another program shortens a mapped file, the system kills the reader. Half precision
-becomes float32, which holds every float16 and bfloat16 exactly. A number that is not finite, or too large to be
-squared, raises an error that names the file and the row.
+becomes float32, which holds every float16 and bfloat16 exactly. A number that is not finite, or beyond LARGEST (1e70),
+raises an error that names the file and the row.
 
 Suffixes: N rows, C columns (the last axis; all axes before it count as rows).
 """
@@ -29,10 +29,10 @@ from softmax_bottleneck.study import schema
 
 Floats = NDArray[np.floating[Any]]
 
-LARGEST = 1e70  # a larger number is no log-probability, and its products overflow a Gram matrix
+LARGEST = 1e70  # no log-probability is larger; squares of numbers up to this limit fit float64
 SAFETENSORS_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 FLOAT_TYPES = ("float16", "float32", "float64")
-ARRAYS = ("hidden", "weight", "log_probs")  # options that name arrays, with `bias`
+ARRAYS = ("hidden", "weight", "log_probs")  # options that name arrays, besides `bias`
 SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only")
 Files = tuple[schema.Line, ...]
 

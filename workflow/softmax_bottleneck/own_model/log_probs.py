@@ -34,7 +34,7 @@ Pointwise = Callable[[Floats], Floats]
 BLOCK_BYTES = 32 << 20
 BASE_BYTES = 400 << 20  # Python with its libraries, and blocks being computed
 TRIANGLES = 8  # arrays of (D + 2)^2 float64 numbers that QR and SVD of the factors hold at once, with LAPACK's copies
-TORCH_BYTES = 300 << 20  # with its own work arrays
+TORCH_BYTES = 300 << 20  # torch and its work arrays
 SLOPE_STEP = 1e-5  # half the step of the difference quotients of a head's function, whose error is about 1e-10
 CHECK_SIDE = 1024  # rows, and columns, that are computed to check the rank bound
 SUM_TOLERANCE = 1e-3  # largest |ln s| that is accepted for the sum s of a row's probabilities
@@ -68,8 +68,8 @@ class Bound:
 class LoadedLayer:
     """Hidden states and an output layer in memory; the methods compute parts of ln P = g(H W^T + b) - log Z.
 
-    Z is the normaliser of each row. Results have the floating-point type of H, unless a method says otherwise. A method
-    that computes logits raises DataError if a logit overflows.
+    Z is the normaliser of each row. Results have the floating-point type of H, unless a method says otherwise. All
+    methods but `slopes` raise DataError if a score g(logit) is not finite.
 
     Attributes:
         hidden_ND: hidden states H.
@@ -313,7 +313,7 @@ class StoredLogProbs(OutputMatrix):
 
     def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
         for rows in slices(len(rows_RV), self.n):
-            with np.errstate(over="ignore", divide="ignore"):  # logits may be anything
+            with np.errstate(over="ignore", divide="ignore"):  # exp of logits may overflow
                 log_sum_R = np.log(np.exp(rows_RV[rows].astype(np.float64)).sum(1))
             worst = int(np.abs(log_sum_R).argmax())
             if abs(log_sum_R[worst]) > SUM_TOLERANCE:

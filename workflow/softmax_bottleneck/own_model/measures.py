@@ -72,8 +72,8 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
     * An output matrix alone allows its saturation and the unargmaxable words.
     * Hidden states with an output layer allow all measures, but centred ranks only for a softmax head.
 
-    Two measures also depend on `request`. The gradient share needs `targets`, a file of next words. Unargmaxable
-    words are searched for at most `seconds` seconds, and not at all if `seconds` is 0.
+    Two measures also depend on `request`. The gradient share needs `targets`, a file of next words. The search
+    for unargmaxable words takes at most `seconds` seconds, and is skipped if `seconds` is 0.
 
     Args:
         request: the options of the command.

@@ -1,7 +1,7 @@
 """The command `rank`, which prints ranks and other measures of a model's output layer and writes them to a folder.
 
-The needed memory is estimated before anything is computed. The folder holds rank.json, spectrum.npz, spectrum.svg and
-index.html, a page with the results.
+The needed memory is estimated before the singular values are computed. The folder holds rank.json, spectrum.npz,
+spectrum.svg and index.html, a page with the results.
 """
 
 import argparse
@@ -33,7 +33,7 @@ NAMED = 20  # tokens in a note
 POINTS = 2000  # of a curve
 LISTED = 12  # singular values that are printed; all are in spectrum.npz
 CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
-NOT_COMPARED = r"^provenance\.|notes?$|wall_s$|memory_estimate_bytes$|bound\.where$"  # no measures of a model
+NOT_COMPARED = r"^provenance\.|notes?$|wall_s$|memory_estimate_bytes$|bound\.where$"  # keys that `compare` ignores
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Result:
         ranks: ranks counted from these singular values.
         bound: result of checking that a softmax layer of width D has rank at most D + 2; None if not checked.
         measures: further measures, such as saturation.
-        notes: sentences that warn about the meaning of these numbers.
+        notes: remarks, such as warnings or the perplexity on the text.
         seconds: wall time of the analysis.
     """
 
@@ -67,7 +67,7 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
     """Analyse a model, print the results, and write them to a folder; with `--compare`, print a comparison instead.
 
     `options.compare` has the rank.json files to compare. `options.out` is the folder of results (default:
-    results/own/<model>). The other options, the attributes of `Request`, name the model to analyse.
+    results/own/<model>; for arrays, results/own/model). The other options, those of `Request`, name the model.
 
     Raises:
         UserError: an option, input or rank.json is invalid, more memory is needed than is free, or `--compare` is

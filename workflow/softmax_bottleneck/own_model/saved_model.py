@@ -278,7 +278,7 @@ def _load(path: Path) -> tuple[Any, Any, Any]:
         UserError: a library is not installed.
         DataError: the model cannot be loaded, or its configuration and its weights disagree.
     """
-    # Before the imports that read them.
+    # The imports below read these.
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TQDM_DISABLE": "1"}
     try:
         import tokenizers

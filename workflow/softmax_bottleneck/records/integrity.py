@@ -24,7 +24,7 @@ from softmax_bottleneck.study import Run, Study, Unit
 RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # hold the numbers
 LARGE = ("model.safetensors", "hidden.npz")
 RECORDS_OF_RUN = ("run.json", "outcome.json", "measured.json")
-FILES_OF_RUN = {  # files of a run's own folder besides its record; results also name files of other folders
+FILES_OF_RUN = {  # files of a run's folder besides its record; a result's parents may also be in other folders
     *(*LARGE, *RECORDS_OF_RUN, "epochs.jsonl", "spectrum.npz"),
     *(f"{name}.json" for name in RESULTS if name not in ("done", "dynamic")),
 }
@@ -137,7 +137,7 @@ def read(run: Run, folder: Path) -> RunFiles:
         if content is not None:
             found.contents[name] = content
     found.sigma_K = found.load("spectrum.npz", lambda data: artefacts.arrays_in(data)["singular_values"].astype(float))
-    log = folder / "epochs.jsonl"  # its hash is written once training has ended
+    log = folder / "epochs.jsonl"  # hashed only if it has a hash file
     try:
         found.curve = [line for line in artefacts.read_lines(log) if isinstance(line, dict)]
         if artefacts.sidecar(log).exists():

@@ -36,8 +36,8 @@ class Records:
     Attributes:
         rows: one row per number. The columns (COLUMNS) with texts are `source` (`measured` or `archived`), `table`,
             `dataset`, `model`, `condition`, `metric` and `run_id` (empty if the number belongs to no training run).
-            `table` is the run's JSON file with the number, such as `measure`, or the plan of fits or the synthetic
-            experiment. `value` and `std` (standard deviation) are floats; `n` (number of observations) and `seed` are
+            `table` is the JSON file of a run, such as `measure`; for other numbers, the plan of fits or the table in
+            the paper. `value` and `std` (standard deviation) are floats; `n` (number of observations) and `seed` are
             nullable integers.
         states: one row per planned run, with the columns STATE_COLUMNS. A run that several models share, because their
             settings are the same, has one row per model; these rows have the same `path`.

@@ -16,8 +16,8 @@ from softmax_bottleneck.study import Study
 MADE_FROM_RECORDS = ("claims.json", "page.json", "report/index.html")
 STUDY_PARTS = (*records.FILES, "verify.json", *MADE_FROM_RECORDS, "tables", "figures", "report", "partial")
 NOTHING_TO_REMOVE = ("diverged", "failed")  # these are results
-# Files that the step `measure` writes again, with everything made from them, after they and measured.json are removed.
-# After damage to any other file in its folder, a run is trained again.
+# If one of these files of a run is damaged, `repair` removes it and measured.json, and `measure` writes both again.
+# If any other file of the run is damaged, the run is trained again.
 MEASURED = (
     *("measure.json", "topk.json", "hidden.npz", "rank.json", "spectrum.npz", "epochs_rank.json", "wordsim.json"),
     "measured.json",

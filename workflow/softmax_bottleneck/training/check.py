@@ -123,8 +123,8 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 
     `tokens` is the least number of tokens that the split must have for the run. `key` is the setting with the number of
     streams, such as `schedule.batch_size`. Each stream needs two tokens, an input and its target. Training needs three
-    per stream, because no chunk starts at the last two. If training divides its text into pieces (`schedule.pieces`),
-    each piece needs three tokens per stream.
+    per stream, because no chunk starts at a stream's last two tokens. If training divides its text into pieces
+    (`schedule.pieces`), each piece needs three tokens per stream.
     """
     for run in (*study.needed, *study.finetuned):
         schedule = run.schedule

@@ -35,7 +35,7 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
         study: the study.
         path: path of the dynamic evaluation below results/runs: `<path of the run>/dynamic-<12 hex digits>`.
         say: function that prints a line of progress.
-        restart: True to discard earlier progress.
+        restart: True to discard earlier states and results.
     """
     evaluation = study.dynamic_evaluation(path)
     start, folder = study.store.run_folder(evaluation.run.path), study.store.run_folder(path)

@@ -1,4 +1,4 @@
-"""Dynamic evaluation: the weights follow a text while it is scored (Krause et al. 2018; used by Kanai 2018, section 4).
+"""Dynamic evaluation: weights are updated on a text during scoring (Krause et al. 2018; used by Kanai 2018, section 4).
 
 A text is read segment by segment. A segment is a few consecutive rows; a row has one token of each stream.
 
@@ -92,7 +92,7 @@ def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Stat
     return Statistics(scale, [tensor / norm for tensor in scale])
 
 
-# --- ways through a text --------------------------------------------------------------------------------------------
+# --- passes over a text ---------------------------------------------------------------------------------------------
 class Reading:
     """A pass over a text, segment by segment; each segment starts with the body's state after the previous one.
 
@@ -219,7 +219,7 @@ class Following(Scoring):
     ) -> None:
         super().__init__(model, ids_LB, segment)
         self.trained = [parameter.detach().clone() for parameter in self.parameters]
-        decay = setting.decay  # times min(R, 1 / decay) is min(decay R, 1)
+        decay = setting.decay  # decay min(R, 1 / decay) = min(decay R, 1)
         self.way_back = [(pull * decay).clamp_(max=1.0) for pull in statistics.pull]
         self.pace = [setting.learning_rate / (scale + setting.epsilon) for scale in statistics.scale]
 

@@ -36,7 +36,7 @@ def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[s
 
     `path` is the path of the finetuned run; `Run.start` is the path of the trained run. If the trained run has
     diverged, nothing is computed, and done.json has the status and the reason of the trained run. `restart` discards
-    earlier progress.
+    earlier states and results.
     """
     run = study.run(path)
     start, folder = study.store.run_folder(run.start), study.store.run_folder(path)

@@ -1,10 +1,10 @@
 """The step `fit`: it fits output heads of several widths to the same known distributions.
 
 A *plan* is an entry under `fits` of a study's YAML. A *unit* is the set of all fits of a plan to the distributions of
-one seed. Each finished fit has a file of its own, whose name contains a hash of the fit's settings. Units with the same
-distributions and the same training settings (`Unit.law_id`) keep these files in one folder. If a plan gets a new head
-or width, it has new units, but finished fits are not repeated. The missing fits of a unit run together, because they
-share the distributions and all samples.
+one setting and one seed. Each finished fit has a file of its own, whose name contains a hash of the fit's settings and
+code. Units with the same distributions and the same training settings (`Unit.law_id`) keep these files in one folder.
+If a plan gets a new head or width, it has new units, but finished fits are not repeated. The missing fits of a unit run
+together, because they share the distributions and all samples.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """Fit output heads with free context vectors to the known distributions of one seed, or resume the fits.
 
     `path` is the path of the unit, such as `<plan>/rank32/1-<unit_id>` for the distributions `rank32` and seed 1 (see
-    `Unit.path`). `say` prints a line of progress. If `restart` is true, earlier results of the unit are discarded.
+    `Unit.path`). `say` prints a line of progress. If `restart` is true, earlier results of the unit's fits are
+    discarded, also those that other units share.
     """
     unit = study.unit(path)
     options = Options.of(study, say, restart)
@@ -47,7 +48,7 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
 
 
 def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
-    """Do the missing fits of a unit (all fits to the distributions of one seed); return the content of done.json.
+    """Do the missing fits of a unit (all fits to the distributions of one setting and seed); return its done.json.
 
     Other units, such as those of another plan, share `law_folder` if their distributions and training settings are the
     same. A fit that belongs to several units is therefore done once. A lease lets one process at a time work in
@@ -57,7 +58,7 @@ def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFA
         unit: the heads, widths and known distributions.
         folder: the unit's own folder, with the resume states and done.json. The key `rows` of done.json holds the
             metrics of all fits.
-        law_folder: folder of the known distributions, with one file per finished fit.
+        law_folder: folder of the finished fits to these distributions, one file per fit.
         options: progress function, time limit and restart of this call (see `Options`).
 
     Raises:

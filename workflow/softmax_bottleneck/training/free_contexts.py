@@ -1,8 +1,8 @@
 """Output heads with free context vectors: the softmax bottleneck without a network below the head.
 
-Every context c has its own vector h_c of D numbers, which is a parameter like the word vectors. The distance to the
-true distribution that remains is therefore caused by the head alone. No network has to compute h_c, and no other
-context limits h_c. Nothing can be overfitted, because the loss is the cross-entropy against the true distribution or
+Every context c has its own vector h_c of D numbers, which is a parameter like the word vectors. The head alone
+therefore causes the remaining distance to the true distribution. No network has to compute h_c, and no other context
+limits h_c. Nothing can be overfitted, because the loss is the cross-entropy against the true distribution or
 against a new sample of that distribution (Ganea et al. 2019, section 5.1, eqs. 1, 11, 12 and 14):
 
     min over h, W, ...  - sum_c w_c sum_v P*(v|c) log Q(v | h_c, W, ...)
@@ -37,7 +37,7 @@ from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.ranks import gram_singular_values, rank_report
 from softmax_bottleneck.store.seeds import derive
 
-START_SCALE = 0.1  # of context vectors; larger ones saturate the tanh of mixtures, which then converge slowly
+START_SCALE = 0.1  # standard deviation; larger start vectors saturate the tanh of mixtures, which then converge slowly
 BETAS = (0.9, 0.99)
 EPSILON = 1e-12  # of Adam; gradients of rare contexts are small
 CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: fits a CPU's cache or a GPU's memory
@@ -272,8 +272,8 @@ def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> d
     """Return the ranks of log P*, and a lower bound on the squared error of a softmax for each width in `widths`.
 
     The log-probabilities of a softmax of width d have a rank of at most d + 1, or d + 2 with a bias per word (`bias`).
-    The bound is the least mean of (log P* - X)^2 over all matrices X of at most this rank (theorem 1 of Ganea et al.
-    2019, see `squared_error_bound`).
+    The bound is the minimum mean squared entry of log P* - X over matrices X of at most this rank (Ganea et al. 2019,
+    theorem 1, see `squared_error_bound`).
 
     Returns:
         A dict {metric: value}. The ranks have the same keys as in the result of `ranks`: `rank_press`,

@@ -35,8 +35,8 @@ from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.training.free_contexts import FreeContexts
 
 STEP = 1e-4  # of the difference quotients, in float64; context vectors have lengths of some tenths
-CELLS = 1 << 22  # largest number of entries of J; beyond it, evenly spaced contexts are used
-SMALLEST_SINGULAR = 1e-9  # relative to the largest; smaller directions are errors of the quotients
+CELLS = 1 << 22  # limit on entries of all J together; beyond it, only evenly spaced contexts are used
+SMALLEST_SINGULAR = 1e-9  # relative to the largest; smaller ones are errors of the difference quotients
 
 
 @torch.no_grad()

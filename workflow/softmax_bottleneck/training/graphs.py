@@ -1,8 +1,8 @@
 """CUDA graphs of training updates: an update is captured once for each chunk length, then replayed by a single launch.
 
-The first chunk of a length is updated normally, which also loads the GPU kernels. The same operations are then captured
-without being run. Later chunks of that length replay the capture. A length that occurs only once costs a capture and
-gains nothing.
+For the first chunk of a length, the update runs normally, which also loads the GPU kernels. The same operations are
+then captured without being run. Updates on later chunks of that length replay the capture. A length that occurs only
+once costs a capture and gains nothing.
 
 A captured update always reads and writes the same memory: weights, body states carried from chunk to chunk, the
 optimiser's scalars, and the input tokens. It runs the kernels of a normal update. Its random numbers follow from the

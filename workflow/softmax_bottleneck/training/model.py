@@ -37,7 +37,7 @@ class LanguageModel(nn.Module):
     def tie(self) -> None:
         """Let decoder and embedding share one parameter, if the model is tied.
 
-        The call must be repeated after any operation that replaces parameters.
+        Call this method again after any operation that replaces parameters.
         """
         if self.tied:
             self.body.embedding.weight = self.head.decoder.weight

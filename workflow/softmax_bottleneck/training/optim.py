@@ -37,7 +37,7 @@ class SGD:
         self.groups = [(list(group["params"]), float(group["lr"])) for group in groups]
         self.parameters = [parameter for parameters, _ in self.groups for parameter in parameters]
         self.weight_decay = weight_decay
-        self.numbers: Sequence[float | Tensor] = ()  # of the current update: the rate of every group, and ASGD's number
+        self.numbers: Sequence[float | Tensor] = ()  # for `apply`: every group's rate, and in ASGD the mean's weight
 
     def zero_grad(self) -> None:
         """Discard the gradients."""
@@ -157,7 +157,7 @@ class ASGD(SGD):
         return {"averaged": True, "steps": self.steps, "rates": list(self.rates), "averages": self.averages}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore a state that was saved: `state` is what the method of this name returned."""
+        """Restore the state that the method `state` returned."""
         self.steps, self.rates = int(state["steps"]), [float(rate) for rate in state["rates"]]
         torch._foreach_copy_(self.averages, state["averages"])
 

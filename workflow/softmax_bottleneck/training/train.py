@@ -34,7 +34,7 @@ SNAPSHOTS = 7  # snapshots along training, if requested; the end of plain SGD is
 def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
     """Train one run, or resume training; return the content of its done.json.
 
-    `path` is the run's `Run.path`; `say` prints a line of progress; `restart` = True discards earlier progress.
+    `path` is the run's `Run.path`; `say` prints a line of progress; `restart` discards earlier states and results.
     """
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
@@ -170,7 +170,7 @@ class Training(Work):
         """Write the epoch log and, if snapshots are requested and due, the weights of the epoch that has just ended.
 
         Snapshots are due after at most seven epochs, evenly spaced on a log scale from the first to the last
-        (`snapshot_epochs`), and after the epoch that is followed by the start of averaging.
+        (`snapshot_epochs`), and after the last epoch before averaging starts.
         """
         self._write_log()
         row, trainer = self.trainer.rows[-1], self.trainer

@@ -63,8 +63,8 @@ class Chunk:
     """
 
     start: int
-    length: int  # number of rows of input; cut at the end of the data
-    drawn: int  # length before the cut: scales the learning rate and advances the position
+    length: int
+    drawn: int  # scales the learning rate and advances the position
 
 
 def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
@@ -131,10 +131,9 @@ class Tally:
     """The training loss of an epoch, computed with dropout as in the published code.
 
     The losses of 200 successive updates form a block; the last block of the epoch is usually shorter. The loss of the
-    epoch is the mean of the mean losses of its blocks, among which the shorter block counts as much as a full one. The
-    shorter block is left out only if there are others and the last chunk as planned (`Chunk.drawn`) ends one or two
-    rows before the end of the text. Sums stay on the device, so that only the methods `close` and `mean` wait
-    for the device.
+    epoch is the unweighted mean of the mean losses of its blocks. The shorter block is left out if the planned
+    end of the last chunk (`Chunk.drawn`) is one or two rows before the text's end. The only block of an epoch always
+    counts. Sums stay on the device, so that only the methods `close` and `mean` wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -225,9 +224,9 @@ class Place:
     `chunk` counts the finished chunks of this epoch, `updates` the updates of all epochs.
     """
 
-    epoch: int = 1  # in progress, counted from 1
-    chunk: int = 0  # number of finished chunks in this epoch
-    updates: int = 0  # number in all epochs
+    epoch: int = 1
+    chunk: int = 0
+    updates: int = 0
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,7 @@ class Trainer:
 
     Attributes:
         pieces: the training text, as a list of tensors [L, B]. Their number is the schedule's `pieces`, by default one.
-            Each epoch reads one tensor, the next epoch the next one; after the last, the first follows again.
+            Each epoch reads the next tensor; the first one follows the last.
         place: the position in the training text.
         hidden: the body's state at this position.
         tally: the training loss of the current epoch.
@@ -269,7 +268,7 @@ class Trainer:
         self.model = models.build(run, corpus.vocabulary_size, device)
         self.model.head.select_matmul_backends(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
         self.data_seed = run.seed  # decides chunk lengths and dropout masks
-        self.graphs_refused = ""  # why updates are not captured although they could be
+        self.graphs_refused = ""  # why the capture of an update failed; empty if none failed
         self.optimise_by(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
         self.place = Place()
         self.hidden: State = self.model.initial_state(run.schedule.batch_size)  # its memory location must not change
@@ -416,9 +415,9 @@ class Trainer:
     def _switches(self, earlier: list[float], valid_loss: float) -> bool:
         """Return True if averaging starts after the current epoch.
 
-        The optimiser `et-asgd` starts averaging after a fixed epoch, `nt-asgd` when the validation loss stalls: it
-        exceeds the lowest loss of earlier epochs, of which the last `nonmonotone_window` do not count. `earlier` has
-        the validation losses of earlier epochs, `valid_loss` that of this epoch.
+        The optimiser `et-asgd` starts averaging after a fixed epoch. `nt-asgd` starts when the validation loss exceeds
+        the lowest loss of all earlier epochs except the last `nonmonotone_window`. `earlier` has the validation losses
+        of earlier epochs, `valid_loss` that of this epoch.
         """
         if self.schedule.optimizer == "et-asgd":
             return self.place.epoch == self.schedule.switch_after_epoch
