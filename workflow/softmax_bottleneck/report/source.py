@@ -66,6 +66,15 @@ def read_published(names: tuple[str, ...]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns, dtype=str)
 
 
+@cache
+def _published_rows(names: tuple[str, ...]) -> dict[tuple[str, str, str], list[dict[Any, str]]]:
+    """Return {(dataset, model, metric): rows} of `read_published`, each row as a dict."""
+    found: dict[tuple[str, str, str], list[dict[Any, str]]] = {}
+    for row in read_published(names).to_dict("records"):
+        found.setdefault((row["dataset"], row["model"], row["metric"]), []).append(row)
+    return found
+
+
 def published_dataset(dataset: Dataset) -> str:
     """Return the name of the published corpus whose numbers are compared with those of a dataset.
 
@@ -129,6 +138,7 @@ class Source:
     def __init__(self, study: Study, experiment: Experiment, results: records.Records) -> None:
         self.study, self.experiment, self.records = study, experiment, results
         self.published = read_published(experiment.published)
+        self._folder = study.file.resolve().parent
         self.datasets = experiment.datasets
         self.corpora = (*experiment.datasets, *experiment.absent_datasets)
         self.models = {model: label(study, model) for model in experiment.models}
@@ -137,9 +147,7 @@ class Source:
         for run in study.runs_of(experiment):
             self._runs[run.dataset, run.model].append(run)
         self._same = {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
-        self._published: dict[tuple[str, str, str], list[dict[Any, str]]] = defaultdict(list)
-        for row in self.published.to_dict("records"):
-            self._published[row["dataset"], row["model"], row["metric"]].append(row)
+        self._published = _published_rows(experiment.published)
 
     @property
     def caption(self) -> str:
@@ -169,7 +177,7 @@ class Source:
 
     def dataset(self, name: str) -> Dataset:
         """Return the study's dataset `name`. A dataset that the study lacks is read from datasets/`name`.yaml."""
-        return self.study.datasets.get(name) or load_dataset(name, self.study.file.resolve().parent)
+        return self.study.datasets.get(name) or load_dataset(name, self._folder)
 
     def corpus(self, dataset: str) -> str:
         """Return the name of the published corpus whose numbers are compared with those of this dataset.

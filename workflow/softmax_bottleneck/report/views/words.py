@@ -7,7 +7,7 @@ experiment with its records and published numbers, and `dataset` is the name of 
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,11 +36,11 @@ def wordsim_table(source: Source, dataset: str) -> Section:
     the number of word pairs of a benchmark, and the number of pairs with a word that is not in the vocabulary.
     """
     rho = next(iter(source.experiment.columns), Column(SPEARMAN))
-    measured = source.records.conditions(SPEARMAN, dataset)
+    measured, counts = source.records.conditions(SPEARMAN, dataset), _counts(source, dataset)
 
     def cell(benchmark: str, column: str) -> Cell:
         if column in (PAIRS, PAIRS_UNKNOWN):
-            return _coverage_cell(source, dataset, benchmark, column)
+            return _coverage_cell(source, dataset, benchmark, column, counts)
         cell = source.cell(dataset, column, rho, benchmark)
         is_foreign = benchmark not in measured and source.dataset(dataset).kind == "language"
         return replace(cell, gaps=("not a benchmark of this language",)) if is_foreign else cell
@@ -54,9 +54,11 @@ def coverage_table(source: Source, dataset: str) -> Section:
 
     The columns count all pairs of the benchmark, and the pairs with a word that is not in the corpus's vocabulary.
     """
-    rows = _benchmarks(source, dataset, PAIRS_UNKNOWN)
+    rows, counts = _benchmarks(source, dataset, PAIRS_UNKNOWN), _counts(source, dataset)
     columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
-    return source.section(dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric))
+    return source.section(
+        dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric, counts)
+    )
 
 
 def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
@@ -70,23 +72,33 @@ def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
     return {condition: condition.removeprefix("benchmark=") for condition in conditions}
 
 
-def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) -> Cell:
-    """Return the cell with a number of word pairs, taken from one run because it is the same for all runs on a corpus.
+def _counts(source: Source, dataset: str) -> dict[tuple[str, str], float]:
+    """Return {(PAIRS or PAIRS_UNKNOWN, benchmark): number}, from one run because all runs on a corpus have the same."""
+    rows = source.records.rows
+    rows = rows[(rows["dataset"] == dataset) & rows["metric"].isin((PAIRS, PAIRS_UNKNOWN))]
+    rows = rows.drop_duplicates(["metric", "condition"])
+    return dict(zip(zip(rows["metric"], rows["condition"], strict=True), rows["value"].astype(float), strict=True))
+
+
+def _coverage_cell(
+    source: Source, dataset: str, condition: str, metric: str, counts: Mapping[tuple[str, str], float]
+) -> Cell:
+    """Return the cell with a number of word pairs.
 
     Args:
         dataset: the corpus, whose vocabulary decides which words are unknown.
         condition: the benchmark as `benchmark=<name>`.
         metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
+        counts: the measured numbers (`_counts`).
     """
-    rows = source.records.rows
-    chosen = rows[(rows["dataset"] == dataset) & (rows["metric"] == metric) & (rows["condition"] == condition)]
+    count = counts.get((metric, condition))
     corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
     return Cell(
-        measured=None if chosen.empty else MeasuredCell(float(chosen["value"].iloc[0])),
+        measured=None if count is None else MeasuredCell(count),
         published=source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
         metric=metric,
         same=source.is_published(dataset),
-        gaps=("not counted for this corpus",) if chosen.empty else (),
+        gaps=("not counted for this corpus",) if count is None else (),
     )
 
 
