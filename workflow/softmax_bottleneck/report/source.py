@@ -66,15 +66,6 @@ def read_published(names: tuple[str, ...]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns, dtype=str)
 
 
-@cache
-def _published_rows(names: tuple[str, ...]) -> dict[tuple[str, str, str], list[dict[Any, str]]]:
-    """Return {(dataset, model, metric): rows} of `read_published`, each row as a dict."""
-    found: dict[tuple[str, str, str], list[dict[Any, str]]] = {}
-    for row in read_published(names).to_dict("records"):
-        found.setdefault((row["dataset"], row["model"], row["metric"]), []).append(row)
-    return found
-
-
 def published_dataset(dataset: Dataset) -> str:
     """Return the name of the published corpus whose numbers are compared with those of a dataset.
 
@@ -147,7 +138,9 @@ class Source:
         for run in study.runs_of(experiment):
             self._runs[run.dataset, run.model].append(run)
         self._same = {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
-        self._published = _published_rows(experiment.published)
+        self._published: dict[tuple[str, str, str], list[dict[Any, str]]] = defaultdict(list)
+        for row in self.published.to_dict("records"):
+            self._published[row["dataset"], row["model"], row["metric"]].append(row)
 
     @property
     def caption(self) -> str:
