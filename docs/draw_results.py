@@ -52,6 +52,8 @@ VARIED = (
 # Of the demonstration: Softmax, the same with the extra layer of MoS (K = 1), and MoS with K = 4.
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
+READING = "benka-mixture"  # the study of both heads in the best reading
+BOTH = ("transformer", "transformer-mos")  # its models
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
 TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
 READ_EPOCH = 15  # the epoch after which readings are compared
@@ -155,7 +157,7 @@ def results(study: Study, archived: FinishedStudy, again: Sequence[FinishedStudy
     lines += ["", IMAGE] if study.name == PICTURED else []
     for dataset in study.datasets:
         found = archived.records
-        shown = MODELS + LAYERS if study.name == PICTURED else MODELS + VARIED
+        shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(study.name, VARIED)
         models = [model for model in shown if found.values(dataset, model, "test_ppl")]
         metrics = [metric for metric in METRICS if any(found.values(dataset, model, metric) for model in models)]
         rows = [["head", *(METRICS[metric][0] for metric in metrics)]]
