@@ -78,11 +78,9 @@ class Reading:
             return "missing", "not evaluated yet"
         if self.stage != DYNAMIC and "done" not in files:
             epochs, curve = self.run.schedule.epochs, self.found.curve
-            if curve:
-                last = curve[-1].get("epoch", len(curve))
+            if curve or any(self.found.folder.glob("resume-?.pt")):
+                last = curve[-1].get("epoch", len(curve)) if curve else 0
                 return "missing", f"{last} of {epochs} epochs done; run the workflow again to resume training"
-            if any(self.found.folder.glob("resume-?.pt")):
-                return "missing", f"0 of {epochs} epochs done; run the workflow again to resume training"
             return "missing", "not finetuned yet" if self.run.start else "not trained yet"
         for name, content in files.items():
             status = content.get("status", "failed")

@@ -29,6 +29,9 @@ FILES_OF_RUN = {  # files of a run's folder besides its record; a result's paren
     *(f"{name}.json" for name in RESULTS if name not in ("done", "dynamic")),
 }
 TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test.npy")
+# What to do about a damaged and about a missing file.
+REMOVED = "`make repair` removes it and all results that depend on it"
+RECOMPUTED = "`make repair` removes what depends on it; `make reproduce` recomputes both"
 KINDS = ("damaged", "foreign", "stale", "missing")  # of findings, the most serious first
 UNREADABLE = (DataError, ValueError, KeyError, OSError)
 FILE = "verify.json"
@@ -85,8 +88,7 @@ class RunFiles:
         `kind` is one of KINDS. `problem` describes the problem; the fix, `make repair`, is added to this text.
         """
         inside = f"{self.folder.name}/" if self.is_evaluation else ""
-        words = f"{problem}: `make repair` removes it and all results that depend on it"
-        self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", words))
+        self.findings.append(Finding(kind, f"runs/{self.run.path}/{inside}{name}", f"{problem}: {REMOVED}"))
 
     def load(self, name: str, parse: Callable[[bytes], Any]) -> Any:
         """Return the parsed content of a file, and add the file's hash to `hashes`.
@@ -294,8 +296,7 @@ def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
     for name in sorted(names.intersection(FILES_OF_RUN).difference(left_out)):
         unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
         if unsealed or not (own.folder / name).exists():
-            words = f"{name} is missing: `make repair` removes what depends on it; `make reproduce` recomputes both"
-            yield Finding("missing", f"runs/{path}/{name}", words)
+            yield Finding("missing", f"runs/{path}/{name}", f"{name} is missing: {RECOMPUTED}")
 
 
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
@@ -308,10 +309,8 @@ def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]
         return []
     name = path.relative_to(store.root).as_posix()
     if not path.exists():
-        words = f"{path.name} is missing: `make repair` removes what depends on it; `make reproduce` recomputes both"
-        return [Finding("missing", name, words)]
-    words = f"{path.name} is damaged: `make repair` removes it and all results that depend on it"
-    return [Finding("damaged", name, words)]
+        return [Finding("missing", name, f"{path.name} is missing: {RECOMPUTED}")]
+    return [Finding("damaged", name, f"{path.name} is damaged: {REMOVED}")]
 
 
 def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:

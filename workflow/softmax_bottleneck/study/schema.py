@@ -200,7 +200,7 @@ def parse_yaml(text: str, where: str) -> Any:
     """
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: YAML does not allow a character or a number
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a character or number that YAML does not allow
         mark = getattr(error, "problem_mark", None)
         line, problem = f":{mark.line + 1}" if mark else "", getattr(error, "problem", None) or str(error)
         raise UserError(f"{where}{line}: {' '.join(problem.split())}") from None
