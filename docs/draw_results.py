@@ -159,6 +159,8 @@ def results(study: Study, archived: FinishedStudy, again: Sequence[FinishedStudy
         found = archived.records
         shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(study.name, VARIED)
         models = [model for model in shown if found.values(dataset, model, "test_ppl")]
+        if not models:
+            continue  # no run on this corpus
         metrics = [metric for metric in METRICS if any(found.values(dataset, model, metric) for model in models)]
         rows = [["head", *(METRICS[metric][0] for metric in metrics)]]
         for model in models:
