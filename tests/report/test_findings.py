@@ -93,15 +93,17 @@ def test_frozen_slopes_with_another_rank_overturn_that_the_rank_is_not_learned(f
     assert findings.rank_of_plif([study({"lms-plif rank_columns": 300.0}, rank_press=levels)]) is None
 
 
-def test_an_interval_that_decides_neither_way_leaves_the_rank_of_plif_open() -> None:
-    for ranks in ([250.0, 300.0, 350.0], [300.0]):  # too wide an interval, and none of a single run
-        rows = [(model, metric, "", own) for model in ("lms-plif", "lms-plif-frozen")
-                for metric, own in (("rank_press", ranks), ("test_ppl", [50.0] * len(ranks)))]  # fmt: skip
-        one = FinishedStudy("one", "one", "one", "CPU", {}, [], examples.records_of(rows))
-        found = findings.rank_of_plif([one])
-        assert found.is_open and not found.holds
-    apart = findings.rank_of_plif([study(rank_press={"lms-plif": 300.0, "lms-plif-frozen": 500.0})])
-    assert not apart.is_open and not apart.holds
+@pytest.mark.parametrize(("frozen", "state"), [((260, 290, 340), "holds"), ((300, 350, 250), "open"), ((300,), "open")])
+def test_the_ranks_of_plif_are_compared_seed_by_seed(frozen: tuple[float, ...], state: str) -> None:
+    ranks = {"lms-plif": (250, 300, 350)[: len(frozen)], "lms-plif-frozen": frozen}  # the first pairs differ little
+    rows = [(model, metric, "", list(own) if metric == "rank_press" else [50.0] * len(own))
+            for model, own in ranks.items() for metric in ("rank_press", "test_ppl")]  # fmt: skip
+    found = findings.rank_of_plif([FinishedStudy("one", "one", "one", "CPU", {}, [], examples.records_of(rows))])
+    assert ("holds" if found.holds else "open" if found.is_open else "fails") == state
+    if len(frozen) > 1:
+        naive = stats.ttest_1samp(np.log(np.divide(*[ranks[name] for name in ("lms-plif-frozen", "lms-plif")])), 0)
+        row, ends = found.figure.rows[0], naive.confidence_interval()
+        assert [row.low, row.high] == pytest.approx([np.exp(ends.low), np.exp(ends.high)])
 
 
 def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:

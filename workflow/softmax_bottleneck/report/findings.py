@@ -52,6 +52,7 @@ CHANGE = "change in test perplexity against Softmax, %"  # an axis
 BETTER = r.better()
 EQUAL_MOS = "mos-equal|mos"  # in order of preference; `comparisons` skips those of another size than the softmax
 RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is used
+PAIRED_RANKS = r.interval_rule(r.paired(PRESS_RANK, "×"), (0, 0))  # for runs of one seed that share their initial slopes
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -468,8 +469,9 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
 
     LMS-PLIF applies a piecewise linear function to the logits. The slopes of this function are learned, or frozen at
-    their initial values. On each corpus, the rank with frozen slopes is divided by the rank with learned slopes. The
-    corpus with the narrowest interval of this ratio decides:
+    their initial values. The runs of one seed begin with the same slopes, whose draw determines most of the rank. So the
+    rank with frozen slopes is divided by that with learned slopes for each seed, and the ratios are averaged. The corpus
+    with the narrowest interval of this average decides:
 
     * The finding holds if the interval lies inside the region SAME_RANK (0.8 to 1.25).
     * The finding fails if the interval lies outside this region.
@@ -477,8 +479,8 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
 
     Corpora on which a rank is close to the size of the matrix are left out; return None if no corpus remains.
     """
-    every = comparisons(studies, "lms-plif-frozen", "lms-plif", RANK_RATIO, most=math.inf)  # slopes are parameters
-    every = [one for one in every if ceiling(one.data, one.models, RANK_RATIO).holds]
+    every = comparisons(studies, "lms-plif-frozen", "lms-plif", PAIRED_RANKS, most=math.inf)  # slopes are parameters
+    every = [one for one in every if ceiling(one.data, one.models, PAIRED_RANKS).holds]
     if not every:
         return None
     best = min(every, key=Comparison.width)

@@ -325,6 +325,24 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
     return Quantity(collect, student, find(metric).words, unit, (metric,), "seeds", names, stage, is_comparison=True)
 
 
+def paired(metric: str, unit: str = "%") -> Quantity:
+    """Return the quantity that is the ratio of a metric of two models, averaged over the seeds that both have.
+
+    Runs of one seed must share what makes seeds differ, such as random initial values. The average is computed from the
+    logarithms of the ratios, first model over second.
+
+    Args:
+        metric: the name of the metric.
+        unit: how the ratio is printed: `%` for its difference from 1 in percent, or `×` for a factor.
+    """
+
+    def collect(data: CorpusData, first: str, second: str) -> list[float]:
+        above, below = data.values(first, metric), data.values(second, metric)
+        return [math.log(value / below[seed]) for seed, value in above.items() if seed in below]
+
+    return Quantity(collect, student, find(metric).words, unit, (metric,), "pairs of seeds", "{0} against {1}, paired")
+
+
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
     """Return the quantity that is the ratio of two metrics of the same run, averaged over the seeds of a model.
 
