@@ -84,6 +84,11 @@ def test_the_share_of_moc_is_that_at_its_best_rate_among_runs_that_learned() -> 
     again = findings.rank_or_mixture([study(test_ppl=levels), failing])  # of two machines the first
     assert again.facts["lowest"] == f"{100 * shares[0]:.0f}"
     assert not findings.rank_or_mixture([study(test_ppl=levels | {"moc-r5": 77.0, "moc-r10": 71.0})]).holds
+    wide = study({"softmax parameters": 2e6}, test_ppl={"softmax": 40.0}, embedding_size={"softmax": 400.0})
+    other = replace(study(test_ppl=levels, embedding_size={"softmax-r5": 200.0}), study="two")
+    apart = findings.rank_or_mixture([wide, other])  # a softmax of another size changes no share
+    assert apart.facts == findings.rank_or_mixture([study(test_ppl=levels)]).facts
+    assert [row.label for row in apart.figure.rows] == ["MoC, Made-up, d = 200", "MoS, Made-up, d = 200"]
 
 
 @pytest.mark.parametrize(("frozen", "holds"), [(300.0, True), (500.0, False)])

@@ -50,9 +50,10 @@ PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row
 SMALLEST = 1e-9  # the smallest value on a log axis
 CHANGE = "change in test perplexity against Softmax, %"  # an axis
 BETTER = r.better()
+SOFTMAXES = "softmax|softmax-r[0-9]*"  # -r: at another learning rate
 EQUAL_MOS = "mos-equal|mos"  # in order of preference; `comparisons` skips those of another size than the softmax
 RANK_RATIO = r.interval_rule(r.rank_against(), (0, 0))  # only its number is used
-PAIRED_RANKS = r.interval_rule(r.paired(PRESS_RANK, "×"), (0, 0))  # for runs of one seed that share their initial slopes
+PAIRED_RANKS = r.interval_rule(r.paired(PRESS_RANK, "×"), (0, 0))  # for runs of a seed with the same initial slopes
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -170,6 +171,10 @@ class Comparison:
     models: tuple[str, str]
     number: r.Number
 
+    def setting(self) -> tuple[str, ...]:
+        """Return what identifies the setting (see `_setting`); gains in different settings are not comparable."""
+        return _setting(self.place, self.data, self.models[1])
+
     def width(self) -> float:
         """Return the width of the confidence interval in the unit of `number`; infinite if there is no interval."""
         low, high = self.number.low, self.number.high
@@ -207,14 +212,20 @@ class Comparison:
         return f"{self.number.text} ({self.number.what.partition(', ')[2]}; {self.place}; study {self.study})"
 
 
+def _setting(place: str, data: r.CorpusData, baseline: str) -> tuple[str, ...]:
+    """Return the title of the corpus and the baseline's mean numbers of parameters and epochs, as texts."""
+    return (place, *(f"{data.mean(baseline, metric):g}" for metric in ("parameters", "epochs")))
+
+
 # --- comparisons ----------------------------------------------------------------------------------------------------
 def comparisons(
     studies: Sequence[FinishedStudy], models: str, baseline: str, rule: r.Rule, most: float = r.SAME_SIZE
 ) -> list[Comparison]:
-    """Return one comparison of a model with a baseline for each corpus on which both have runs.
+    """Return one comparison of a model with a baseline for each setting in which both have runs.
 
-    If several different studies have runs on a corpus, the comparison with the narrowest interval is returned. If one
-    study has results from several machines, only the first of these is used (see `_places`).
+    If several different studies have runs in a setting (see `Comparison.setting`), the comparison with the narrowest
+    interval is returned. If one study has results from several machines, only the first of these is used (see
+    `_places`).
 
     Args:
         studies: the studies.
@@ -225,26 +236,31 @@ def comparisons(
         rule: a rule on two models. Only the number that the rule computes is used, not the verdict.
         most: the largest allowed relative difference between the numbers of parameters of model and baseline.
     """
-    best: dict[str, Comparison] = {}
+    best: dict[tuple[str, ...], Comparison] = {}
     for study, place, data in _places(studies):
         names = [name for name in models.split("|") if _are_alike(data, name, baseline, most=most)]
         for number in rule.judge(data, names[0], baseline).numbers if names else ():
             found = Comparison(study, place, data, (names[0], baseline), number)
-            best[place] = min(best.get(place, found), found, key=Comparison.width)
+            best[found.setting()] = min(best.get(found.setting(), found), found, key=Comparison.width)
     return list(best.values())
 
 
 def _places(studies: Sequence[FinishedStudy]) -> Iterator[tuple[str, str, r.CorpusData]]:
     """Yield (study name, corpus title without a leading "The", records) for each corpus of each study.
 
-    If `studies` holds results of the same study from several machines, only the first of these is used. To choose
-    among machines by the width of the interval would bias the result.
+    If the softmaxes of several studies have different widths on a corpus, the width is appended to its title. If
+    `studies` holds results of the same study from several machines, only the first of these is used. To choose among
+    machines by the width of the interval would bias the result.
     """
     first = {study.study: study for study in reversed(studies)}
-    for study in (one for one in studies if first[one.study] is one):
-        for data in study.views:
-            title = study.title_of(data.dataset).removeprefix("The ")
-            yield study.name, title[:1].upper() + title[1:], data
+    every = [(study, data) for study in studies if first[study.study] is study for data in study.views]
+    titles = [study.title_of(data.dataset).removeprefix("The ") for study, data in every]
+    found = [(data.matching(SOFTMAXES), data) for _, data in every]
+    widths = [f"{data.mean(models[0], 'embedding_size'):g}" if models else "" for models, data in found]
+    for (study, data), title, width in zip(every, titles, widths, strict=True):
+        known = {other for same, other in zip(titles, widths, strict=True) if same == title and other}
+        suffix = f", d = {width}" if width and len(known) > 1 else ""
+        yield study.name, title[:1].upper() + title[1:] + suffix, data
 
 
 def _are_alike(data: r.CorpusData, *models: str, most: float = r.SAME_SIZE) -> bool:
@@ -319,11 +335,11 @@ def rank_is_not_the_lever(studies: Sequence[FinishedStudy]) -> Finding | None:
     closes = [(closed[model]["low"] or 0) > LITTLE for model in FIXED if model in closed]
     counted = [one for _, one in found if not one.data.truth] or [one for _, one in found]  # natural text, if any
     ends = [one.number.low for one in counted if one.number.low is not None]
-    mos = {one.place: one for one in comparisons(studies, EQUAL_MOS, "softmax", BETTER) if one.is_below(0)}
-    shared = [(one, mos[one.place]) for one in counted if one.place in mos and math.isfinite(one.width())]
+    mos = {one.setting(): one for one in comparisons(studies, EQUAL_MOS, "softmax", BETTER) if one.is_below(0)}
+    shared = [(one, mos[one.setting()]) for one in counted if one.setting() in mos and math.isfinite(one.width())]
     shares = [one.gain() / other.gain() for one, other in shared]
     gaining = [one for one in counted if one.is_below(0)]
-    is_large = max(shares, default=0.0) >= QUARTER or any(one.place not in mos for one in gaining)
+    is_large = max(shares, default=0.0) >= QUARTER or any(one.setting() not in mos for one in gaining)
     return Finding(
         holds=not is_large and not any(closes),
         number=min(gaining or [one for _, one in found], key=Comparison.quoted_first).text(),
@@ -384,80 +400,80 @@ def _share(moc: float, mos: float) -> float:
     return moc / mos if mos > 0 else 0.0
 
 
-def _mixtures(studies: Sequence[FinishedStudy]) -> tuple[dict[str, list[Mixtures]], dict[str, float]]:
-    """Return, for each corpus, the comparisons of MoC and MoS with the softmax, and the ratio of their gains.
+def _mixtures(studies: Sequence[FinishedStudy]) -> list[tuple[list[Mixtures], float]]:
+    """Return the comparisons of MoC and MoS with the softmax, and the ratio of their gains.
 
     A head's gain is its decrease of log test perplexity against the softmax. Models that differ in size from the
     softmax and models with runs that failed to learn are left out.
 
     Returns:
-        Two dicts with the title of a corpus as the key. The first has a list with one `Mixtures` per study and learning
-        rate. The second has MoC's gain divided by MoS's gain, with each head at its own best learning rate. The best
-        rate of a head is the one with the lowest mean test perplexity.
+        A pair for each setting (see `Comparison.setting`): a list with one `Mixtures` per study and learning rate; and
+        MoC's gain divided by MoS's gain, with each head at its own best learning rate. The best rate of a head is the
+        one with the lowest mean test perplexity.
     """
-    found: dict[str, list[Mixtures]] = {}
-    lowest: dict[tuple[str, str], float] = {}  # mean test perplexity by corpus and head
+    found: dict[tuple[str, ...], list[Mixtures]] = {}
+    lowest: dict[tuple[tuple[str, ...], str], float] = {}  # mean test perplexity by setting and head
     for study, place, data in _places(studies):
-        for softmax in data.matching("softmax|softmax-r[0-9]*"):
+        for softmax in data.matching(SOFTMAXES):
             models = {head: softmax.replace("softmax", head) for head in ("softmax", "moc", "mos")}
             alike = {head: model for head, model in models.items() if _are_alike(data, softmax, model)}
+            setting = _setting(place, data, softmax)
             for head, model in alike.items():
-                lowest[place, head] = min(lowest.get((place, head), math.inf), data.mean(model, TEST_PPL))
+                lowest[setting, head] = min(lowest.get((setting, head), math.inf), data.mean(model, TEST_PPL))
             if len(alike) == len(models):
                 sides = [(model, softmax) for model in (models["moc"], models["mos"])]
                 both = (Comparison(study, place, data, own, BETTER.judge(data, *own).numbers[0]) for own in sides)
-                found.setdefault(place, []).append(Mixtures(*both))
+                found.setdefault(setting, []).append(Mixtures(*both))
     gains = {key: math.log(lowest[key[0], "softmax"] / ppl) for key, ppl in lowest.items()}
-    return found, {place: _share(gains[place, "moc"], gains[place, "mos"]) for place in found}
+    return [(own, _share(gains[setting, "moc"], gains[setting, "mos"])) for setting, own in found.items()]
 
 
 def rank_or_mixture(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that MoC, which has a low rank, has much of the gain of MoS over the softmax.
 
     MoC, MoS and the softmax have the same size. A head's gain is its decrease of log test perplexity against the
-    softmax. The share is MoC's gain divided by MoS's gain. It is computed twice on each corpus: with all heads at the
+    softmax. The share is MoC's gain divided by MoS's gain. It is computed twice in each setting: with all heads at the
     best learning rate of MoC, and with each head at its own best learning rate.
 
-    A corpus counts if the perplexities of MoC and the softmax differ significantly. If there is natural text, no
-    synthetic language counts. `details` has the shares of the other corpora, too. The finding holds if two conditions
-    are met on every corpus that counts:
+    A setting (corpus, size and epochs) counts if the perplexities of MoC and the softmax differ significantly. If there
+    is natural text, no synthetic language counts. `details` has the shares of the other settings, too. The finding
+    holds if two conditions are met in every setting that counts:
 
     * MoC has a lower perplexity than the softmax.
     * Both shares are at least HALF.
 
-    Return None if no corpus counts.
+    Return None if no setting counts.
     """
-    found, own_shares = _mixtures(studies)
-    best = [min(own, key=lambda one: one.moc.data.mean(one.moc.models[0], TEST_PPL)) for own in found.values()]
-    shown = [one for one in best if not one.moc.data.truth] or best  # natural text, if there is any
-    shown.sort(key=lambda one: -one.moc.data.mean(one.moc.models[1], "parameters"))  # the largest models first
-    decided = [one for one in shown if one.moc.is_below(0) or (one.moc.number.low or 0) > 0]
+    found = _mixtures(studies)
+    best = [(min(own, key=lambda one: one.moc.data.mean(one.moc.models[0], TEST_PPL)), share) for own, share in found]
+    shown = [pair for pair in best if not pair[0].moc.data.truth] or best  # natural text, if there is any
+    shown.sort(key=lambda pair: -pair[0].moc.data.mean(pair[0].moc.models[1], "parameters"))  # the largest models first
+    shares = [(one, _share(one.moc.gain(), one.mos.gain()), own) for one, own in shown]
+    decided = [pair for pair in shares if pair[0].moc.is_below(0) or (pair[0].moc.number.low or 0) > 0]
     if not decided:
         return None
-    shares = {}
-    for one in shown:
-        shares[one.moc.place] = (_share(one.moc.gain(), one.mos.gain()), own_shares[one.moc.place])
-    counted = [shares[one.moc.place] for one in decided]
-    least, most = min(map(min, counted)), max(map(max, counted))
-    every = [one for own in found.values() for one in own]
-    others = [one for one in comparisons(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in found]
+    counted = [share for _, *pair in decided for share in pair]
+    least, most = min(counted), max(counted)
+    every = [one for own, _ in found for one in own]
+    places = {one.moc.place for one in every}
+    others = [one for one in comparisons(studies, "moc", "softmax", BETTER, most=math.inf) if one.place not in places]
     rows = [
         row
-        for one in shown
+        for one, _ in shown
         for row in (one.moc.row(f"MoC, {one.moc.place}"), one.mos.row(f"MoS, {one.moc.place}", True))
     ]
     return Finding(
-        holds=all(one.moc.is_below(0) for one in decided) and least >= HALF,
-        number=decided[0].moc.text(),
+        holds=all(one.moc.is_below(0) for one, *_ in decided) and least >= HALF,
+        number=decided[0][0].moc.text(),
         figure=DotPlot(rows, "change against Softmax, %, at MoC’s best tried rate"),
         studies=(one.study for one in [*(one.moc for one in every), *others]),
         facts={"lowest": f"{100 * least:.0f}", "highest": f"{100 * most:.0f}"}
         | {"decided": len(decided), "compared": len(shown)},
         details=[
             *(
-                f"{place}: MoC has {numbers.percent(same)} of the gain of MoS at the tried learning rate best for MoC, "
-                f"{numbers.percent(own)} with each head at its best"
-                for place, (same, own) in shares.items()
+                f"{one.moc.place}: MoC has {numbers.percent(same)} of the gain of MoS at the tried learning rate best "
+                f"for MoC, {numbers.percent(own)} with each head at its best"
+                for one, same, own in shares
             ),
             *(f"{side.data.label(side.models[0])}: {side.text()}" for one in every for side in (one.moc, one.mos)),
             *(f"MoC with another number of parameters: {one.text()}" for one in others),
@@ -469,9 +485,9 @@ def rank_of_plif(studies: Sequence[FinishedStudy]) -> Finding | None:
     """Return the finding that LMS-PLIF has the same Press rank with frozen slopes as with learned slopes.
 
     LMS-PLIF applies a piecewise linear function to the logits. The slopes of this function are learned, or frozen at
-    their initial values. The runs of one seed begin with the same slopes, whose draw determines most of the rank. So the
-    rank with frozen slopes is divided by that with learned slopes for each seed, and the ratios are averaged. The corpus
-    with the narrowest interval of this average decides:
+    their initial values. The runs of one seed begin with the same slopes, on which the rank depends. So for each seed,
+    the rank with frozen slopes is divided by the rank with learned slopes, and the ratios are averaged. The corpus with
+    the narrowest interval of this average decides:
 
     * The finding holds if the interval lies inside the region SAME_RANK (0.8 to 1.25).
     * The finding fails if the interval lies outside this region.
