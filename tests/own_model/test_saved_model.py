@@ -3,9 +3,13 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.own_model import saved_model
+from softmax_bottleneck.store import artefacts
 
 SHARDS = [f"model-{i:05}-of-00002.safetensors" for i in (1, 2)]
 INDEX = "model.safetensors.index.json"
@@ -59,3 +63,30 @@ def test_a_name_of_the_hub_and_pickled_weights_are_rejected(folder: Path, capsys
 def test_without_transformers_a_text_cannot_be_read(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     assert "m: needs tokenizers, which is not installed: pip install transformers" in error_of("m", capsys)
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random model of 128 words and width 4, in windows of 64 characters, in place of any saved model."""
+    vectors, layer = torch.nn.Embedding(128, 4), torch.nn.Linear(4, 128)
+    tokenizer = SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[*text.encode()]), id_to_token=str)
+
+    def model(input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+        return SimpleNamespace(logits=layer(vectors(input_ids)))
+
+    opened = saved_model.OpenModel(Path("m"), torch, model, tokenizer, layer, words=128, window=64)
+    monkeypatch.setattr(saved_model, "open_model", lambda path, text: opened)
+
+
+def test_an_export_deletes_only_hidden_states_of_an_earlier_export(folder: Path, stand_in: None) -> None:
+    """Even if the model and a user's own hidden states lie in the same folder."""
+    Path("out").mkdir()
+    export = folder.rename("out/export")
+    (export / "hidden-9.npy").write_bytes(b"a user's")
+    before = {path: path.read_bytes() for path in export.iterdir()}
+    for length in (100, 50):  # two windows, then one
+        Path("text.txt").write_text("text " * (length // 5), encoding="utf-8")
+        assert main(["rank", "--model", str(export), "--text", "text.txt", "--seconds", "0", "--out", "out"]) == 0
+        assert artefacts.read_json(Path("out/rank.json"))["contexts"] == length
+    assert before == {path: path.read_bytes() for path in before}
+    assert sorted(path.name for path in export.glob("hidden-*.npy")) == ["hidden-1.npy", "hidden-9.npy"]

@@ -12,7 +12,6 @@ Suffixes: B rows of tokens, T tokens of a window, R a selection of positions, V 
 import json
 import math
 import os
-import shutil
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
@@ -134,11 +133,10 @@ class OpenModel:
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
     """Run a model on a text, write the arrays for an analysis to `folder`, and return an `Export` that names the files.
 
-    An existing folder is deleted first. The model reads the text in windows of T tokens. The written files are:
-        hidden-<number>.npy   hidden states [T, D], one file per window
-        targets.npy           the id of the next token at every position of all windows, one after the other; -1 at
-                              the end of a window, and for a next token that has no row in W
-        weight.npy, bias.npy  W [V, D] and b [V]; no bias.npy if the layer has no bias
+    Hidden states of an earlier export, which have a hash beside them, are deleted first. The written files are:
+        hidden-<number>.npy   hidden states [T, D], one file per window of T tokens
+        targets.npy           the next token's id at every position; -1 at the end of a window, or if it has no row in W
+        weight.npy, bias.npy  W [V, D] and b [V]; zeros if the layer has no bias
 
     If the logits are a constant times W h + b, the written hidden states and bias are multiplied by this constant.
     `model` and `text` of `request` are paths; `say` prints a line of progress.
@@ -158,7 +156,8 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     windows = [window for window in windows if len(window) > 1]
     if not windows:
         raise UserError("--text: fewer than two tokens; give a longer text")
-    shutil.rmtree(folder, ignore_errors=True)
+    for mark in sorted(folder.glob("hidden-*.npy.sha256")):
+        artefacts.remove(mark.with_suffix(""))
     words, bias = opened.words, getattr(opened.layer, "bias", None)
     weight_VD = opened.layer.weight.detach().float().numpy()[:words]
     bias_V = np.zeros(words, np.float32) if bias is None else bias.detach().float().numpy()[:words]
@@ -178,8 +177,7 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
         targets += target_T.tolist()
         say(f"{number} of {len(windows)} windows of {len(windows[0])} tokens")
     assert rule is not None
-    written = {"weight": weight_VD, "targets": np.array(targets, np.int64)}
-    written |= {} if bias is None else {"bias": np.float32(rule.scale) * bias_V}
+    written = {"weight": weight_VD, "bias": np.float32(rule.scale) * bias_V, "targets": np.array(targets, np.int64)}
     for name, values in written.items():
         artefacts.write_npy(folder / f"{name}.npy", values)
     padding, predicted = len(opened.layer.weight) - words, sum(target >= 0 for target in targets)
@@ -188,7 +186,7 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     notes += [f"logits are scaled by {rule.scale:.6g}"] if rule.scale != 1 else []
     notes += [f"logits are capped at {rule.cap:g}: the width does not bound their rank"] if rule.cap else []
     files: dict[str, Any] = {name: str(folder / f"{name}.npy") for name in written}
-    files |= {"hidden": (str(folder / "hidden-*.npy"),), "weight": (files["weight"],)}
+    files |= {"hidden": tuple(f"{folder}/hidden-{i}.npy" for i in range(1, number + 1)), "weight": (files["weight"],)}
     head = "softmax" if rule.cap is None else f"softcap:c={rule.cap}"
     tokens = [str(opened.tokenizer.id_to_token(number)) for number in range(words)]
     return Export(replace(request, model=None, text=None, head=head, **files), notes, tokens)
