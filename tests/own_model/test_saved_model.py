@@ -1,6 +1,7 @@
 """A Hugging Face folder before transformers reads it: what is missing or damaged is one line with exit code 2."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,3 +91,11 @@ def test_an_export_deletes_only_hidden_states_of_an_earlier_export(folder: Path,
         assert artefacts.read_json(Path("out/rank.json"))["contexts"] == length
     assert before == {path: path.read_bytes() for path in before}
     assert sorted(path.name for path in export.glob("hidden-*.npy")) == ["hidden-1.npy", "hidden-9.npy"]
+
+
+def test_models_whose_names_have_dots_have_a_folder_each(folder: Path, stand_in: None) -> None:
+    shutil.copytree(folder, "Model-0.5B"), folder.rename("Model-0.5B-Instruct"), Path("Model-0.5B.Q4.gguf").touch()
+    for name in ("Model-0.5B", "Model-0.5B-Instruct", "Model-0.5B.Q4.gguf"):
+        assert main(["rank", "--model", name, "--text", "text.txt", "--seconds", "0"]) == 0
+    results = {path.name for path in Path("results/own").iterdir()}
+    assert results == {"Model-0.5B", "Model-0.5B-Instruct", "Model-0.5B.Q4"}

@@ -67,7 +67,8 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
     """Analyse a model, print the results, and write them to a folder; with `--compare`, print a comparison instead.
 
     `options.compare` has the rank.json files to compare. `options.out` is the folder of results (default:
-    results/own/<model>; for arrays, results/own/model). The other options, those of `Request`, name the model.
+    results/own/<model>, with the name of the model's folder or .gguf file; for arrays, results/own/model). The other
+    options, those of `Request`, name the model.
 
     Raises:
         UserError: an option, input or rank.json is invalid, more memory is needed than is free, or `--compare` is
@@ -82,7 +83,8 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
         print(compare(options.compare))
         return
     request = read(Request, given, "rank")
-    folder = options.out or paths.Store().own_folder(Path(request.model or "model").resolve().stem)
+    name = Path(request.model or "model").resolve().name.removesuffix(".gguf")
+    folder = options.out or paths.Store().own_folder(name)
     result = rank(request, say, folder / "export")
     write(result, folder)
     for label, text in rows(result):

@@ -53,5 +53,5 @@ class Store:
         return self.root / "fits" / path
 
     def own_folder(self, name: str) -> Path:
-        """Return the folder with the analysis of a user's own model; `name` is the stem of the model's file name."""
+        """Return the folder with the analysis of a user's own model; `name` is that of its folder or .gguf file."""
         return self.root / "own" / name
