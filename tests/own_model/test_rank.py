@@ -157,6 +157,9 @@ ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
     ({"--weight": "h.npy::x"}, "an .npy file holds one array"),
     ({"--weight": "transposed.npy"}, "(90, 6) and the weight transposed.npy (6, 70). Expected weight [words, 6]"),
     ({"--bias": "short.npy"}, "bias short.npy has shape (69,) beside 70 words"),
+    ({"--targets": "none.npy"}, "targets: none.npy: no such file"),
+    ({"--targets": "y.npz"}, "targets: y.npz: not a sound .npy file"),
+    ({"--targets": "empty.npy"}, "targets: empty.npy: not a sound .npy file"),
     ({"--log-probs": "h.npy"}, "Expected one of: hidden and weight (optionally bias, head, targets); log_probs;"),
     ({"--hidden": "h-\udcff.npy::x"}, "is not allowed"),
     ({"--hidden": "huge.npy", "--weight": "huge.npy"}, "hidden: row 0 gives logits that overflow float32"),
@@ -178,7 +181,7 @@ ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
 @pytest.mark.parametrize(("change", "message"), ERRORS, ids=range(len(ERRORS)))
 def test_bad_input_is_one_line_with_exit_code_2(files, capsys, change: dict[str, str], message: str) -> None:
     np.save("transposed.npy", np.zeros((D, 70), np.float32)), np.save("short.npy", np.zeros(69, np.float32))
-    np.save("huge.npy", files[0] * np.float32(5e37))
+    np.save("huge.npy", files[0] * np.float32(5e37)), np.savez("y.npz", files[3]), Path("empty.npy").touch()
     options = {"--hidden": "h.npy", "--weight": "w.npy", "--out": "out"} | change
     assert main(["rank", *(word for pair in options.items() for word in pair)]) == 2
     *_, error = lines = capsys.readouterr().err.splitlines()

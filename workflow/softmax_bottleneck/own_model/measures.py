@@ -9,15 +9,17 @@ Suffixes: N contexts, V words, D width, R rows of a block.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck import ranks
+from softmax_bottleneck.corpora.archives import damage_refused
 from softmax_bottleneck.own_model import inputs, log_probs
 from softmax_bottleneck.own_model.inputs import Floats, Request
 from softmax_bottleneck.ranks.spectra import Centring
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
 
 GRADIENT_CONTEXTS = 2048  # evenly spaced contexts; more of them give the same share to three digits
@@ -132,13 +134,14 @@ def _gradients(layer: log_probs.LoadedLayer, path: str) -> Iterator[Floats]:
         path: .npy file with the index [N] of the word that follows each context, the target; -1 for no next word.
 
     Raises:
-        DataError: the file is damaged, or does not hold one valid index per context.
+        UserError: there is no such file.
+        DataError: the file is damaged or no .npy file, or does not hold one valid index per context.
     """
     contexts, words = len(layer.hidden_ND), len(layer.bias_V)
-    try:
-        target_N: NDArray[np.int64] = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"targets: {path}: not a sound .npy file ({error}); export it again") from None
+    if not Path(path).is_file():
+        raise UserError(f"targets: {path}: no such file")
+    with damage_refused(f"targets: {path}: not a sound .npy file", "export it again"), Path(path).open("rb") as file:
+        target_N: NDArray[np.int64] = np.lib.format.read_array(file, allow_pickle=False)  # np.load accepts .npz as well
     if target_N.shape != (contexts,) or target_N.dtype.kind != "i" or target_N.min() < -1 or target_N.max() >= words:
         raise DataError(
             f"targets: {path}: type {target_N.dtype}, shape {target_N.shape} or a value is wrong. Expected whole"
