@@ -138,12 +138,13 @@ def test_the_memory_estimate_holds(files, monkeypatch) -> None:
     monkeypatch.setattr(log_probs, "BASE_BYTES", 8 << 20)  # of blocks
     monkeypatch.setattr(log_probs, "TORCH_BYTES", 0)
     analyse(**LAYER, head="gss")  # torch is imported before, not within, the measurement
-    save_layer(1700, 620)
-    tracemalloc.start()
-    result = analyse(**LAYER, head="gss")
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert result.bytes_needed / 4 <= peak <= result.bytes_needed, "far too high an estimate would reject what fits"
+    save_layer(1700, 620), np.save("part.npy", np.ones((12_500, 64), np.float32))
+    for options in (LAYER | {"head": "gss"}, {"weight": ["part.npy"] * 16, "weights_only": True}):
+        tracemalloc.start()
+        result = analyse(**options)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert result.bytes_needed / 4 <= peak <= result.bytes_needed, "far too high an estimate would reject what fits"
 
 
 def test_a_matrix_that_does_not_fit_is_rejected_before_anything_is_computed(files, monkeypatch, capsys) -> None:

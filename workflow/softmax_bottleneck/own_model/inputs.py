@@ -181,7 +181,7 @@ class Shard:
                 rows_NC = np.load(self.path, allow_pickle=False)
             rows_NC = rows_NC.reshape(self.rows, self.columns)
             if self.dtype == "bfloat16":  # the upper half of a float32
-                rows_NC = (rows_NC.astype(np.uint32) << 16).view(np.float32)
+                rows_NC = np.left_shift(rows_NC, 16, dtype=np.uint32).view(np.float32)
             rows_NC = rows_NC.astype(np.float64 if self.dtype == "float64" else np.float32, copy=False)
         limit = min(LARGEST, float(np.finfo(rows_NC.dtype).max))
         if not (rows_NC.min() >= -limit and rows_NC.max() <= limit):  # false for nan

@@ -6,7 +6,8 @@ There are four kinds of input:
 * Hidden states and a layer whose head has no weights of its own (such as gss, softcap or sigmoid): ln P is computed
   block by block, by rows or by columns, whichever gives the smaller Gram matrix.
 * Log-probabilities: ln P is read shard by shard. If it has fewer rows than columns, it is held in memory as a whole.
-* An output matrix W without hidden states: W takes the place of ln P, and is read in the same way.
+* An output matrix W without hidden states: W takes the place of ln P, and is read in the same way. For its measures it
+  is held in memory as a whole.
 
 Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden state, R x C part of a matrix.
 """
@@ -258,8 +259,10 @@ class OutputMatrix:
         head: ("output_matrix", {}).
         title: name of the matrix in messages.
         sides: names of the rows and of the columns in messages.
+        measured: True if `measures.measure` measures the matrix, as it does except for log-probabilities.
     """
 
+    measured = True
     head: tuple[str, Mapping[str, Any]] = ("output_matrix", {})
     title, sides = "output matrix", ("words", "columns")
     width = None
@@ -270,12 +273,14 @@ class OutputMatrix:
     def bytes_needed(self) -> int:
         """Return the estimated peak memory in bytes: a Gram matrix and the rows that are held in memory.
 
-        If the matrix has fewer rows than columns, all rows are held, because blocks of columns are needed. Otherwise
-        one shard at a time is held.
+        Of log-probabilities with at least as many rows as columns, two shards are held at a time. Otherwise one shard
+        and all rows are held: fewer rows than columns are read as blocks of columns, and `measures.measure` needs all
+        rows of an output matrix. It also needs a byte per number, which tells if the number is finite.
         """
         itemsize, largest = inputs.dtype_of(self.files).itemsize, max(shard.rows for shard in self.files)
-        held = self.m if self.m < self.n else largest
-        return BASE_BYTES + itemsize * (largest + held) * self.n + (8 + itemsize) * min(self.m, self.n) ** 2
+        held = self.m if self.measured or self.m < self.n else largest
+        work = (8 + itemsize) * min(self.m, self.n) ** 2 + self.measured * self.m * self.n
+        return BASE_BYTES + itemsize * (largest + held) * self.n + work
 
     def spectrum(self, say: Say) -> Spectrum:
         """Return the singular values of the matrix, from its smaller Gram matrix; `say` prints one line of progress."""
@@ -308,6 +313,7 @@ class OutputMatrix:
 class StoredLogProbs(OutputMatrix):
     """A matrix of log-probabilities [contexts, words] in files, of any head; m is contexts, n is words."""
 
+    measured = False
     head = ("log_probs", {})
     title, sides = Layer.title, Layer.sides
 
