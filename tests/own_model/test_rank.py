@@ -161,6 +161,8 @@ ERRORS = [  # what is changed of `rank --hidden h.npy --weight w.npy`
     ({"--targets": "none.npy"}, "targets: none.npy: no such file"),
     ({"--targets": "y.npz"}, "targets: y.npz: not a sound .npy file"),
     ({"--targets": "empty.npy"}, "targets: empty.npy: not a sound .npy file"),
+    ({"--out": "h.npy"}, "--out: h.npy: not a writable folder"),
+    ({"--out": "h.npy/sub"}, "h.npy: not a writable folder"),
     ({"--log-probs": "h.npy"}, "Expected one of: hidden and weight (optionally bias, head, targets); log_probs;"),
     ({"--hidden": "h-\udcff.npy::x"}, "is not allowed"),
     ({"--hidden": "huge.npy", "--weight": "huge.npy"}, "hidden: row 0 gives logits that overflow float32"),

@@ -8,6 +8,7 @@ import argparse
 import base64
 import io
 import json
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -71,8 +72,8 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
     options, those of `Request`, name the model.
 
     Raises:
-        UserError: an option, input or rank.json is invalid, more memory is needed than is free, or `--compare` is
-            combined with another option.
+        UserError: an option, input or rank.json is invalid, the folder cannot be written, more memory is needed than is
+            free, or `--compare` is combined with another option.
         DataError: a file of the model is damaged or does not fit the others.
     """
     values = {field.name: getattr(options, field.name) for field in fields(Request)}
@@ -85,6 +86,9 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
     request = read(Request, given, "rank")
     name = Path(request.model or "model").resolve().name.removesuffix(".gguf")
     folder = options.out or paths.Store().own_folder(name)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        raise UserError(f"--out: {existing}: not a writable folder; give another folder")
     result = rank(request, say, folder / "export")
     write(result, folder)
     for label, text in rows(result):
