@@ -79,7 +79,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_model, "open_model", lambda path, text: opened)
 
 
-def test_an_export_deletes_only_hidden_states_of_an_earlier_export(folder: Path, stand_in: None) -> None:
+def test_an_export_deletes_only_arrays_of_an_earlier_export(folder: Path, stand_in: None) -> None:
     """Even if the model and a user's own hidden states lie in the same folder."""
     Path("out").mkdir()
     export = folder.rename("out/export")

@@ -133,10 +133,10 @@ class OpenModel:
 def export_layer(request: Request, folder: Path, say: Say) -> Export:
     """Run a model on a text, write the arrays for an analysis to `folder`, and return an `Export` that names the files.
 
-    Hidden states of an earlier export, which have a hash beside them, are deleted first. The written files are:
+    Arrays of an earlier export, which have a hash beside them, are deleted first. The written files are:
         hidden-<number>.npy   hidden states [T, D], one file per window of T tokens
         targets.npy           the next token's id at every position; -1 at the end of a window, or if it has no row in W
-        weight.npy, bias.npy  W [V, D] and b [V]; zeros if the layer has no bias
+        weight.npy, bias.npy  W [V, D] and b [V]; no bias.npy if the layer has no bias
 
     If the logits are a constant times W h + b, the written hidden states and bias are multiplied by this constant.
     `model` and `text` of `request` are paths; `say` prints a line of progress.
@@ -152,11 +152,10 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
         text = Path(request.text).read_text(encoding="utf-8")
     opened = open_model(Path(request.model), text)
     ids: list[int] = opened.tokenizer.encode(text).ids
-    windows = [ids[start : start + opened.window] for start in range(0, len(ids), opened.window)]
-    windows = [window for window in windows if len(window) > 1]
+    windows = [ids[start : start + opened.window] for start in range(0, len(ids) - 1, opened.window)]  # of two or more
     if not windows:
         raise UserError("--text: fewer than two tokens; give a longer text")
-    for mark in sorted(folder.glob("hidden-*.npy.sha256")):
+    for mark in sorted(folder.glob("*.npy.sha256")):
         artefacts.remove(mark.with_suffix(""))
     words, bias = opened.words, getattr(opened.layer, "bias", None)
     weight_VD = opened.layer.weight.detach().float().numpy()[:words]
@@ -177,7 +176,8 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
         targets += target_T.tolist()
         say(f"{number} of {len(windows)} windows of {len(windows[0])} tokens")
     assert rule is not None
-    written = {"weight": weight_VD, "bias": np.float32(rule.scale) * bias_V, "targets": np.array(targets, np.int64)}
+    written = {"weight": weight_VD, "targets": np.array(targets, np.int64)}
+    written |= {} if bias is None else {"bias": np.float32(rule.scale) * bias_V}
     for name, values in written.items():
         artefacts.write_npy(folder / f"{name}.npy", values)
     padding, predicted = len(opened.layer.weight) - words, sum(target >= 0 for target in targets)
