@@ -56,6 +56,25 @@ def test_an_archive_has_the_numbers_states_and_verdicts_of_its_study(finished: P
     assert set(verdicts) > {(one["id"], one["dataset"]) for one in shown}  # those of all papers
 
 
+@pytest.mark.parametrize(
+    ("changes", "missing", "unfinished"),
+    [
+        ({"seeds: [1, 2, 3]": "seeds: [1, 2, 3, 4]"}, 6, False),  # a run of each of six models
+        ({"learning_rate: 10": "learning_rate: 5"}, 18, False),
+        ({"learning_rate: 10": "learning_rate: 5", "study: fake": "study: other"}, 19, True),  # nothing to archive
+    ],
+)
+def test_results_from_before_a_change_of_the_study_are_not_archived(
+    finished: Path, tmp_path: Path, changes: dict[str, str], missing: int, unfinished: bool
+) -> None:
+    text = fake.showing("parthiban2021-table2: {models: all}", "merity2017-ranks:")
+    assert archive.write(fake.load(tmp_path, text))
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    with pytest.raises(IncompleteError, match=f": {missing} planned"):
+        archive.write(fake.load(tmp_path, text), unfinished)
+
+
 def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an_unfinished_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +84,6 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     fake.write_run(run)
     fake.write_topk(run)
     fake.write_epoch_ranks(run)
-    records.save(collect.collect(paper), paper.store.study_folder(paper.name))
     with pytest.raises(IncompleteError):
         archive.write(paper)
     path = archive.write(paper, unfinished=True)

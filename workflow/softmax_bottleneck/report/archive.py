@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import Field
 
-from softmax_bottleneck.records import integrity, records
+from softmax_bottleneck.records import collect, integrity, records
 from softmax_bottleneck.report import claims
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, CorpusData
 from softmax_bottleneck.store import artefacts, paths
@@ -207,6 +207,7 @@ def machines(found: records.Records) -> str:
 def write(study: Study, unfinished: bool = False) -> Path:
     """Write the archive of a study and return the path of the file; the same results give the same bytes.
 
+    The results are collected again from the runs that the study plans now. The study's folder may hold older records.
     The archive has the verdicts on the claims of all papers, also of papers that the study's own report leaves out.
 
     Args:
@@ -214,18 +215,20 @@ def write(study: Study, unfinished: bool = False) -> Path:
         unfinished: if true, an unfinished study is archived, too, with its finished runs and stages only.
 
     Raises:
-        IncompleteError: a planned run or stage has not finished, and `unfinished` is false.
-        DataError: a file of the study is damaged or missing.
+        IncompleteError: nothing has finished; or a planned run, stage or synthetic experiment has not finished, and
+            `unfinished` is false.
+        DataError: synthetic.json is damaged.
     """
-    folder = study.store.study_folder(study.name)
-    found = records.load(folder)
+    found = collect.collect(study)
     states, stages = (table[table["state"].isin(FINISHED)] for table in (found.states, found.stages))
+    rows = found.rows[found.rows["run_id"].isin({"", *states["run_id"], *stages["run_id"]})]
     missing = len({*found.states["path"], *found.stages["path"]} - {*states["path"], *stages["path"]})
-    if missing and not unfinished:
-        message = f"archive: {study.name}: {missing} planned runs or stages have not finished; run `make reproduce`"
-        raise IncompleteError(f"{message}, or archive the others with --unfinished")
-    run_ids = {"", *states["run_id"], *stages["run_id"]}
-    rows = found.rows[found.rows["run_id"].isin(run_ids)]
+    missing += sum(experiment.is_synthetic and found.synthetic.empty for experiment in study.experiments)
+    finished = len(states) + len(rows)
+    if missing and not (unfinished and finished):
+        what = "planned runs, stages or synthetic experiments"
+        message = f"archive: {study.name}: {missing} {what} have not finished; run `make reproduce`"
+        raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
     found = replace(found, rows=rows, states=states, stages=stages)
     published = {run.path for run in study.needed if study.datasets[run.dataset].published_as} & found.spectra.keys()
     first: dict[tuple[str, str], str] = {}  # run of every model on real text with predicted words
