@@ -93,7 +93,9 @@ def filled(study: Study, tmp_path_factory) -> records.Records:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         rows = [row for unit in study.units for row in made_up(unit)]
-        artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
+        parents = {f"{unit.path}/done.json": "0" for unit in study.units}
+        facts = {"status": "ok", "rows": rows, "provenance": {"parents": parents}}
+        artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", facts)
         return collect.collect(study)
 
 

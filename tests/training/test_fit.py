@@ -207,8 +207,9 @@ def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
 
 def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    study = small.load(
-        tmp_path, small.values(fits={"dirichlet": DIRICHLET | {"updates": 5}}, experiments={"ganea2019-figure3": {}})
+    study, changed = (
+        small.load(tmp_path, small.values(fits={"dirichlet": DIRICHLET | more}, experiments={"ganea2019-figure3": {}}))
+        for more in ({"updates": 5}, {"updates": 6})
     )
     (unit,) = study.units
     assert [one.kind for one in verify.verify(study).findings] == ["missing"]
@@ -216,6 +217,7 @@ def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     synthetic_step(study, small.quiet)
     shown = collect.collect(study).synthetic
     assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}
+    assert collect.collect(changed).synthetic.empty  # the results are of other fits
     assert not verify.verify(study).findings
     (part,) = (tmp_path / "results" / "fits" / "laws").rglob("softmax-*.json")
     artefacts.write_json(part, artefacts.read_json(part) | {"metrics": {}})

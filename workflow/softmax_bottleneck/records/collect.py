@@ -148,7 +148,8 @@ def collect(study: Study) -> Records:
     """Return the records of a study, which cover every run that at least one of its experiments includes.
 
     The files of these runs, the corpora and the fits are checked; the records' attribute `verification` has the
-    problems found. Nothing is written. The result depends on the files alone, not on the order in which they are found.
+    problems found. The file synthetic.json is read only if it was made from all fits of the study. Nothing is written.
+    The result depends on the files alone, not on the order in which they are found.
     """
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
@@ -157,6 +158,9 @@ def collect(study: Study) -> Records:
     readings = [Reading(run, path, runs[path], stage) for run, path, stage in (*trained, *later)]
     file = study.store.study_folder(study.name) / "synthetic.json"
     synthetic = artefacts.read_json(file) if file.exists() else {}
+    parents = mapping(mapping(synthetic.get("provenance")).get("parents"))
+    if any(f"{unit.path}/done.json" not in parents for unit in study.units):
+        synthetic = {}  # the file is older than a fit of the study
     details, spectra = {}, {}
     for path, own in runs.items():
         values = {key: own.contents.get(name, {}).get(inner) for key, (name, inner) in DETAILS.items()}
