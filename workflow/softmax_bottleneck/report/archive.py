@@ -230,9 +230,9 @@ def write(study: Study, unfinished: bool = False) -> Path:
         message = f"archive: {study.name}: {missing} {what} have not finished; run `make reproduce`"
         raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
     found = replace(found, rows=rows, states=states, stages=stages)
-    published = {run.path for run in study.needed if study.datasets[run.dataset].published_as} & found.spectra.keys()
+    runs = [run for run in study.needed if run.path in set(states["path"])]
     first: dict[tuple[str, str], str] = {}  # run of every model on real text with predicted words
-    for run in study.needed:
+    for run in runs:
         if study.datasets[run.dataset].kind != "language" and found.detail(run.path, "predictions"):
             first.setdefault((run.dataset, run.model), run.path)
     content = {
@@ -255,8 +255,8 @@ def write(study: Study, unfinished: bool = False) -> Path:
                 "epoch_ranks": found.detail(run.path, "epoch_ranks") or [],
                 "spectrum": [[int(index), sigma] for index, sigma in found.spectra[run.path].T.tolist()],
             }
-            for run in study.needed
-            if run.path in published
+            for run in runs
+            if study.datasets[run.dataset].published_as and run.path in found.spectra
         ],
     }
     if first:
