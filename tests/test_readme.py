@@ -31,7 +31,7 @@ def rows_of(text: str, study: str = "demo") -> dict[str, list[tuple[float, float
 
 
 def archived(name: str) -> archive.ArchivedRun:
-    return next(run for run in archive.archived_runs() if run.name == f"ptb-words-{name}")
+    return next(run for run in archive.archived_runs() if run.name.endswith(f"/ptb-words-{name}"))
 
 
 @pytest.mark.parametrize("name", ["softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos", "mos-equal"])

@@ -103,11 +103,13 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     cells = {cell.metric: cell for cell in table.sections[0].rows[0].cells}
     assert cells["test_ppl"].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
     content = json.loads(gzip.decompress(path.read_bytes()))
-    content["runs"][0]["run"]["schedule"]["epochs"] -= 1  # no longer the published setting
+    other = content["runs"][0]
+    other["run"]["schedule"]["epochs"] -= 1  # no longer the published setting
+    content["runs"].append(other | {"run": other["run"] | {"dataset": "wikitext-2"}})
     content["states"]["label"] = ["<b>MoS"]
-    archive.save(content)
-    archive.load.cache_clear()
+    archive.save(content | {"hardware": "Another CPU"})
     table = views.build(paper, config.load_experiment("published-size", tmp_path), collect.collect(paper))
+    assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
     assert "<b>MoS" not in table_page(table)
 

@@ -43,7 +43,7 @@ class StoredRun:
     """A run on a published corpus, as an archive file stores it.
 
     Attributes:
-        name: the name, unique among all archived runs.
+        name: the study with model and seed, such as `demo-mos-1`; unique among the archive's runs on one corpus.
         run: the settings and the run_id, as in the run's run.json.
         history: the log, one entry per epoch.
         epoch_ranks: one entry per epoch at which ranks were measured; epoch 0 is before training.
@@ -100,7 +100,7 @@ class ArchivedRun:
     """An archived run on a published corpus.
 
     Attributes:
-        name: the name, unique among all archived runs.
+        name: `<archive>/<corpus>/<name>`, such as `demo-amd-epyc/ptb/demo-mos-1`; unique among all archived runs.
         label: the label of the model in its study.
         hardware: the machine of the run.
         run: the run with its settings. Its `run_id` is computed from the present code, so it may differ from the
@@ -304,7 +304,7 @@ def load(path: Path) -> FinishedStudy:
         DataError: the file is damaged, or the rows of a run are missing.
         UserError: the content does not fit the format of `ArchiveFile`, or the settings of a run are invalid.
     """
-    data = artefacts.read_bytes(path)
+    name, data = path.name.removesuffix(ENDING), artefacts.read_bytes(path)
     try:
         content = json.loads(gzip.decompress(data))
     except (OSError, EOFError, ValueError) as error:
@@ -324,11 +324,12 @@ def load(path: Path) -> FinishedStudy:
             plain = numbers[numbers["condition"] == ""]
             values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
             label, hardware = own["label"].iloc[0], own["hardware"].iloc[0]
-            runs.append(ArchivedRun(one.name, label, hardware, run, values, one.history, one.epoch_ranks, one.spectrum))
+            unique = f"{name}/{run.dataset}/{one.name}"
+            runs.append(ArchivedRun(unique, label, hardware, run, values, one.history, one.epoch_ranks, one.spectrum))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     facts = (stored.study, stored.title, stored.hardware, stored.corpora)
-    return FinishedStudy(path.name.removesuffix(ENDING), *facts, stored.claims, found, tuple(runs))
+    return FinishedStudy(name, *facts, stored.claims, found, tuple(runs))
 
 
 def archived_runs() -> list[ArchivedRun]:
