@@ -12,6 +12,8 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
@@ -105,6 +107,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     content = json.loads(gzip.decompress(path.read_bytes()))
     other = content["runs"][0]
     other["run"]["schedule"]["epochs"] -= 1  # no longer the published setting
+    other["spectrum"] = [[1, 4.0], [2, 1.0]]
     content["runs"].append(other | {"run": other["run"] | {"dataset": "wikitext-2"}})
     content["states"]["label"] = ["<b>MoS"]
     archive.save(content | {"hardware": "Another CPU"})
@@ -112,6 +115,11 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
     assert "<b>MoS" not in table_page(table)
+    experiment = config.load_experiment("published-size-spectra", tmp_path)
+    figure = published_size.published_size_spectra_figure(Source(paper, experiment, study.records))
+    drawn = [list(line.get_ydata()) for line in figure.canvas.axes[0].lines]  # on ptb
+    assert drawn[:2] == [[1, 0.25], [sigma / whole_K[0] for _, sigma in archived.spectrum]]
+    assert figure.note.split()[0] == "3" and not figure.data.duplicated(["run", "index"]).any()
 
 
 RUNS = archive.archived_runs()

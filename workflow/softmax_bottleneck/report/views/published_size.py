@@ -10,34 +10,36 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import RANK_TOLERANCE, SIGMA_MAX
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.archive import archived_runs
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
-from softmax_bottleneck.report.source import Source, label, same_setting
+from softmax_bottleneck.report.source import Source, label, paper_study, same_setting
 from softmax_bottleneck.study import canonical_json
 
 SIGMA = "relative_singular_value"
-KEYS, CURVE = ["dataset", "model", "seed"], ["index", SIGMA, "tolerance"]
+KEYS, CURVE = ["run", "dataset", "model", "seed"], ["index", SIGMA, "tolerance"]
+IN_PALETTE = {"sigsoftmax": "ss"}  # head -> its name in plots.PALETTE, if it has another one there
 LOWEST = 1e-9  # smallest relative singular value drawn; smaller ones are rounding errors
 
 
-def families_and_labels(source: Source) -> tuple[dict[str, str], dict[str, str]]:
-    """Return {archived model: name of the model's family} and {archived model: label in table and figure}.
+def labels_of_runs(source: Source) -> dict[str, str]:
+    """Return {name of an archived run: label of its model in the table}.
 
-    The models of a family have the same settings, except for the width d (`embedding_size`) and for `context_size`,
-    which is proportional to d. The family's name is the shortest name of its models. A label is the model's label with
-    the body in brackets, such as `MoS (transformer)`. The body is left out if it is the papers' LSTM.
+    Runs share a label if their settings are the same, except for the width d (`embedding_size`), which has a column of
+    its own, and for `context_size`, which is proportional to d. The label is that of the model with the shortest name.
+    The body follows in brackets, such as `MoS (transformer)`, unless it is the papers' LSTM.
     """
     first: dict[str, str] = {}
-    families, labels = {}, {}
+    labels = {}
     for archived in sorted(archived_runs(), key=lambda archived: len(archived.run.model)):
         run, body = archived.run, archived.run.settings["body"]
         others = body | {"embedding_size": 1, "context_size": body["context_size"] / body["embedding_size"]}
-        families[run.model] = first.setdefault(canonical_json(run.settings | {"body": others}), run.model)
         name = archived.label or label(source.study, run.model)
-        labels[run.model] = name if run.body.kind == "awd-lstm" else f"{name} ({run.body.kind})"
-    return families, labels
+        name = name if run.body.kind == "awd-lstm" else f"{name} ({run.body.kind})"
+        labels[archived.name] = first.setdefault(canonical_json(run.settings | {"body": others}), name)
+    return labels
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -46,7 +48,7 @@ def published_size_table(source: Source) -> list[Section]:
 
     Rows are in ascending order of the number of parameters.
     """
-    (family, labels), columns = families_and_labels(source), source.experiment.columns
+    labels, columns = labels_of_runs(source), source.experiment.columns
     by_size = sorted(archived_runs(), key=lambda archived: archived.values.get("parameters", 0.0))
     runs = {archived.name: archived for archived in by_size}
 
@@ -64,8 +66,7 @@ def published_size_table(source: Source) -> list[Section]:
     sections = []
     for dataset in dict.fromkeys(archived.run.dataset for archived in archived_runs()):
         own = [archived for archived in runs.values() if archived.run.dataset == dataset]
-        # The label names the family and not the model, because the table has a column for the width.
-        rows = {a.name: f"{labels[family[a.run.model]]}, seed {a.run.seed}, {a.hardware}" for a in own}
+        rows = {a.name: f"{labels[a.name]}, seed {a.run.seed}, {a.hardware}" for a in own}
         sections.append(source.section(dataset, rows, source.column_labels(columns), cell))
     return sections
 
@@ -74,26 +75,28 @@ def published_size_table(source: Source) -> list[Section]:
 def published_size_spectra_figure(source: Source) -> plots.Drawing:
     """Draw the singular values of archived runs, divided by each run's largest, on two log axes.
 
-    There is a panel for each combination of corpus, kind of body and width d. A panel has one curve per family of
-    models, the mean over seeds. All panels have the same y range.
+    There is a panel for each combination of corpus, kind of body and width d. A panel has one curve per run, in the
+    colour of the run's output head. All panels have the same y range.
     """
-    family, labels = families_and_labels(source)
     rows = []
     for archived in archived_runs():
         run = archived.run
         tolerance, largest = (archived.values.get(name, math.nan) for name in (RANK_TOLERANCE, SIGMA_MAX))
-        place = (run.dataset, run.model, run.seed, family[run.model], run.body.kind, run.body.embedding_size)
+        head = IN_PALETTE.get(run.head.name, run.head.name)
+        place = (archived.name, run.dataset, run.model, run.seed, head, run.body.kind, run.body.embedding_size)
         first = archived.spectrum[0][1] if archived.spectrum else math.nan
         rows += [(*place, index, sigma / first, tolerance / largest) for index, sigma in archived.spectrum]
-    data = pd.DataFrame(rows, columns=[*KEYS, "family", "body", "width", *CURVE]).astype({"tolerance": float})
+    data = pd.DataFrame(rows, columns=[*KEYS, "head", "body", "width", *CURVE]).astype({"tolerance": float})
     if data.empty:
         return plots.only_text(plots.NOTHING, data)
-    looks = plots.styles(list(dict.fromkeys(family.values())))
+    looks = plots.styles(list(dict.fromkeys(data["head"])))
     networks = list(data.groupby(["dataset", "body", "width"]))
     canvas, axes = plots.panels(-(-len(networks) // 2), 2, 4.6, 3.5)
     drawn, spare = np.split(axes.flat, [len(networks)])
     for panel, ((dataset, body, width), own) in zip(drawn, networks, strict=True):
-        plots.curves(panel, own[own[SIGMA] > LOWEST].assign(model=own["family"]), "index", SIGMA, looks)
+        for (head, _), curve in records.groups(own[own[SIGMA] > LOWEST], "head", "run"):
+            look = looks[head]
+            panel.plot(curve["index"], curve[SIGMA], color=look.colour, linestyle=look.dash, linewidth=1)
         plots.log_y(panel)
         panel.set(xlabel="index", ylabel="σ / σ max", xscale="log")  # log: curves end at d + 2 or the vocabulary size
         if own["tolerance"].notna().any():
@@ -106,6 +109,6 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
         panel.set_ylim(min(low), max(high))
     for panel in spare:
         panel.set_axis_off()
-    shown = set(data["family"])
-    plots.legend(canvas, {model: labels[model] for model in looks if model in shown}, looks)
-    return plots.Drawing(canvas, data[[*KEYS, *CURVE]], f"{len(data[KEYS].drop_duplicates())} runs.")
+    plots.legend(canvas, {head: label(paper_study(), head) for head in looks}, looks)
+    note = f"{data['run'].nunique()} runs. Each run is a curve, in the colour of its output head; settings differ."
+    return plots.Drawing(canvas, data[[*KEYS, *CURVE]], note)
