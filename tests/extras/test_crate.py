@@ -1,5 +1,6 @@
 """The crate of a study: metadata and files agree, nothing private is packed, and the study inside it works."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import safetensors.numpy
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.extras import crate
+from softmax_bottleneck.records import verify
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import Store
@@ -44,6 +46,9 @@ def finished(folder: Path) -> Study:
         artefacts.write_npz(Store().run_folder(run.path) / "hidden.npz", **hidden)
     artefacts.write_text(Store().study_folder(study.name) / "report" / "index.html", "<!doctype html><p>A page")
     artefacts.write_text(Store().study_folder(study.name) / "records.csv", "source\n")
+    for one in verify.verify(study).findings:  # the other files of the steps that wrote these two
+        if one.kind == "missing":
+            artefacts.write_text(Store().root / one.file, "{}\n")
     return study
 
 
@@ -122,9 +127,13 @@ def test_a_file_that_names_a_folder_is_rejected_and_no_crate_is_left(study: Stud
 
 
 def test_an_unfinished_study_is_rejected(study: Study) -> None:
-    (Store().run_folder(study.needed[0].path) / "rank.json").unlink()
-    with pytest.raises(IncompleteError, match=f"1 of {len(study.needed)} runs"):
-        crate.build(study)
+    stages = dataclasses.replace(study.experiments[0], stages=("finetune",))
+    with pytest.raises(IncompleteError, match="not finetuned yet"):
+        crate.build(dataclasses.replace(study, experiments=(stages,)))
+    for folder, name in (("fake", "page.json"), (f"runs/{study.needed[0].path}", "rank.json")):
+        (Store().root / folder / name).unlink()
+        with pytest.raises(IncompleteError, match=rf"^{folder}.*; nothing was packed"):
+            crate.build(study)
 
 
 @pytest.mark.fault("G15")

@@ -58,19 +58,18 @@ def build(study: Study, with_weights: bool = False) -> Path:
     """Write the RO-Crate of a finished study and return the folder results/<study>/crate.
 
     Raises:
-        IncompleteError: runs or the report are missing, or a file does not match its hash.
+        IncompleteError: a run, a later stage, a fit or a file of the report is missing, or a file does not match its
+            hash.
         UserError: a text file to pack contains the path of the home folder, working folder or repository, or the host
             name; or a YAML file that the study extends lies outside the folder of the study's file.
     """
     home = study.store.study_folder(study.name)
-    found, page = verify.verify(study), home / "report" / "index.html"
-    for finding in found.findings:
-        if finding.kind not in ("missing", "diverged"):  # a diverged run is a result
+    page = home / "report" / "index.html"
+    for finding in verify.verify(study).findings:
+        if finding.kind != "diverged":  # a diverged run is a result
             raise errors.IncompleteError(f"{finding.file}: {finding.words}; {ADVICE}")
-    absent = sum(found.counts[state] for state in ("missing", "stale", "unsound"))
-    if absent or not page.exists():
-        problem = f"{absent} of {found.counts['planned']} runs are missing" if absent else "there is no report"
-        raise errors.IncompleteError(f"{study.name}: {problem}; finish the study first")
+    if not page.exists():
+        raise errors.IncompleteError(f"{study.name}: there is no report; finish the study first")
     # Texts that reveal this machine: no text file of the crate may contain one.
     private, host = {str(Path.home()), str(Path.cwd()), str(ROOT)} - {"/"}, socket.gethostname()
     private |= {host} if re.search(r"[\d.-]", host) else set()  # a host name without these may be an English word
