@@ -34,6 +34,7 @@ TABLE = {
         {"metric": "test_ppl", "label": "dynamic", "stage": "dynamic"},
         {"metric": "p_value", "label": "p", "stage": "dynamic"},
         {"metric": "test_ppl_reduction_pct", "label": "reduction"},
+        {"metric": "test_ppl_gain_vs_softmax", "label": "gain", "stage": "dynamic"},
     ],
 }
 
@@ -116,6 +117,7 @@ def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeyp
     assert mos[1].gap == mos[2].gap == "seed 2 missing"
     assert mos[3].gap  # one value against two: no test
     assert mos[4].measured == cells.MeasuredCell(pytest.approx(100 * 10 / 41.5))
+    assert (mos[5].measured, mos[5].gap) == (cells.MeasuredCell(32.5 - 22), "seed 2 missing")
 
 
 def test_a_result_of_another_start_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

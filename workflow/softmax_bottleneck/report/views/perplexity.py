@@ -42,7 +42,7 @@ def summary_table(
     Three kinds of metric compare two models. A p-value is that of a two-sided unpaired t-test (Student's or Welch's)
     between the test perplexities of the model and the baseline. A gain, `<metric>_gain_vs_<other>`, says how much
     smaller the model's mean is than the other's. A reduction, `<metric>_reduction_pct`, is the gain over the baseline
-    in percent.
+    in percent. All three compare the numbers of the column's stage.
 
     Args:
         source: the experiment with its records.
@@ -70,13 +70,14 @@ def summary_table(
             if result.p is None:
                 return replace(blank, reason=result.reason)
             return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([*map(len, tested)]))
-        samples = [source.values(dataset, model, metric.removesuffix(metrics.REDUCTION)) for model in models]
-        gaps = tuple(gap for m, values in zip(models, samples, strict=True) for gap in source.gaps(dataset, m, values))
-        own, reference = (mean_of(values.values()) for values in samples)
+        plain, stage = metric.removesuffix(metrics.REDUCTION), column.stage
+        samples = {model: source.values(dataset, model, plain, stage) for model in models}
+        gaps = tuple(gap for model, own in samples.items() for gap in source.gaps(dataset, model, own, stage))
+        own, reference = (mean_of(values.values()) for values in samples.values())
         if own is None or reference is None:
             return replace(blank, gaps=gaps)
         gain = (reference.mean - own.mean) * (100 / reference.mean if is_reduction else 1)
-        counts = numbers.counts([len(values) for values in samples])
+        counts = numbers.counts([*map(len, samples.values())])
         return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
     return source.section(dataset, source.rows, source.column_labels(columns), cell)
