@@ -233,6 +233,7 @@ RELU = [
 DEAD = [("kanai-relu", "test_ppl", "", [2000.0] * 3), ("kanai-relu", "unigram_ppl", "", [112.0] * 3)]
 CORRELATED = examples.example(BY_ID["grid-correlation"], True)
 PLIF = ppl(softmax=57, lms_plif=56) + ranks(softmax=18, lms_plif=390)
+EQUAL_WITHOUT_RANK = ppl(softmax=57, lms_plif=56, lms_plif_equal=56) + ranks(softmax=18, lms_plif=20)
 MOS_RANK = ranks(transformer=18, transformer_mos=399)
 
 
@@ -249,6 +250,7 @@ MOS_RANK = ranks(transformer=18, transformer_mos=399)
         ("et-better", SWITCHES, {f"{h}-nt best_epoch": 5.0 for h in HEADS}, CANNOT, Code.AVERAGED),
         ("not-necessary", PLIF, {}, NOT_REPRODUCED, None),
         ("not-necessary", PLIF, {"lms-plif rank_columns": 400.0}, CANNOT, Code.CEILING),
+        ("not-necessary", EQUAL_WITHOUT_RANK, {"lms-plif parameters": 1.1e6}, CONFOUNDED, Code.NO_EQUAL_PAIR),
         ("benka-breaks", MOS_RANK, {"transformer-mos rank_columns": 400.0}, REPRODUCED, None),  # hides, never causes
         ("mos-better", ppl(softmax=57, mos=55) + ranks("unigram_ppl", mos=56), {}, CANNOT, Code.LEARNED),
         ("kanai-relu-rank", RELU, {}, NOT_REPRODUCED, None),

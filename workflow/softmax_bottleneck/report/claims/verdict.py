@@ -312,10 +312,10 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
 
     If the sizes of the first and the last model differ by at most SAME_SIZE, the premise holds. Otherwise the rule is
     evaluated a second time, on models of equal size. In these, `-equal` is appended to the name of the claim's first
-    model (`mos-equal` for `mos`). If no such model was run, the table EQUAL_PAIRS may name another pair.
+    model (`mos-equal` for `mos`). If this model lacks a number of the rule, EQUAL_PAIRS may name another pair.
 
     If both evaluations give the same verdict, the premise holds, too. If the verdicts differ, or no models of equal
-    size were run, it is broken. A broken premise replaces only a verdict in favour of the larger model.
+    size have the rule's numbers, it is broken. A broken premise replaces only a verdict in favour of the larger model.
 
     Args:
         data: the records of the corpus.
@@ -329,8 +329,8 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
     spoils = (r.REPRODUCED if (gap > 0) == (claim.rule.favours > 0) else r.NOT_REPRODUCED,)
     for pair in ((f"{claim.models[0]}-equal", *claim.models[1:]), EQUAL_PAIRS.get(claim.models, ("",))):
         own = _size_gap(data, pair) if all(data.values(model, TEST_PPL) for model in pair) else None
-        if own is not None and abs(own) <= r.SAME_SIZE:
-            equal = claim.rule.judge(data, *pair)
+        is_equal = own is not None and abs(own) <= r.SAME_SIZE
+        if is_equal and not (equal := claim.rule.judge(data, *pair)).missing:
             facts |= {"equal": data.label(pair[0]), "verdict": equal.verdict, "number": equal.numbers[0].text}
             return Premise(Code.EQUAL_PAIR, facts, equal.verdict == verdict, spoils, r.CONFOUNDED)
     return Premise(Code.NO_EQUAL_PAIR, facts, False, spoils, r.CONFOUNDED)
