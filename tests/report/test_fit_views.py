@@ -1,5 +1,6 @@
 """Figures and tables of fits, from made-up numbers whose answers are known; the experiments of Ganea and Merity."""
 
+import dataclasses
 import io
 import math
 from pathlib import Path
@@ -12,6 +13,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, views
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.training import check
@@ -146,6 +148,25 @@ def test_the_loss_stands_by_law_head_and_width(study, filled):
     first = rows["GSS"].cells[0]
     assert first.measured == cells.MeasuredCell(pytest.approx(0.4015), pytest.approx(0.001 / math.sqrt(2)), 2)
     assert first.text == "0.4015 ± 0.0007" and first.count == "n = 2"
+
+
+def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):
+    """A setting that no distribution of the plan has is rejected before fitting; a metric that no fit has, left out."""
+
+    def changed(name: str, **options: object) -> config.Experiment:
+        one = fake.experiment(study, name)
+        return dataclasses.replace(one, options={**one.options, **options})
+
+    for name, options, lacking in (
+        ("ganea2019-figure2", {"fits": "truth"}, "alpha"),
+        ("truth-width", {"x": "alpha"}, "alpha"),
+        ("truth-rank", {"panels": "M"}, "M"),
+    ):
+        with pytest.raises(UserError, match=rf"experiments\.{name}: options: .* no {lacking}\."):
+            views.check_options(dataclasses.replace(study, experiments=(changed(name, **options),)))
+    assert views.build(study, changed("truth-kl", metric="test_ppl"), filled).sections == ()
+    ranks = views.build(study, changed("truth-measured-rank", metrics=["kl_nats"]), filled)
+    assert len(ranks.csv.splitlines()) == 1 + 2 * 2 * 2 * 3
 
 
 def test_the_learned_function_is_drawn_from_its_value_at_zero(study, tmp_path, monkeypatch):

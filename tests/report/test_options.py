@@ -5,6 +5,7 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
+from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import views
 from softmax_bottleneck.store.errors import UserError
 
@@ -38,6 +39,31 @@ def test_an_unknown_option_is_rejected_with_file_and_key(
     name = f"parthiban2021-{experiment}"
     study = fake.load(tmp_path, f"{fake.STUDY}  {name}: {{options: {given}}}\n")
     with pytest.raises(UserError, match=rf"study\.yaml: experiments\.{name}: {message}"):
+        views.check_options(study)
+
+
+GRID = "models:\n  grid: {head: gss, grid: {head.c: [-1, 0], head.k: [2, 3]}}\n"
+UNPUBLISHED = fake.STUDY.replace("truth-demo", "truth-rank32").replace("models:\n", GRID, 1)  # stands for no corpus
+
+
+def test_a_correlation_on_a_corpus_without_a_published_window_has_one_row(place: Path) -> None:
+    study = fake.load(place, f"{UNPUBLISHED}  parthiban2021-figure2-correlation: {{models: [grid]}}\n")
+    section, *_ = views.build(study, study.experiments[-1], collect.collect(study)).sections
+    assert [row.key for row in section.rows] == ["all"]
+
+
+@pytest.mark.parametrize(
+    "experiment, message",
+    [
+        ("figure2: {models: [grid, mos]}", r"models: .*'mos' has no options c and k"),
+        ("figure2-correlation: {models: all}", r"models: .*'softmax' has no options c and k"),
+        ("sm-table7: {models: [gss]}", r"models: 'gss' is not a search"),
+        ("sm-figure2: {models: all, options: {panels: []}}", r".*\(ValueError: "),
+    ],
+)
+def test_what_a_view_cannot_show_is_rejected_before_training(tmp_path: Path, experiment: str, message: str) -> None:
+    study = fake.load(tmp_path, f"{UNPUBLISHED}  parthiban2021-{experiment}\n")
+    with pytest.raises(UserError, match=rf"study\.yaml: experiments\.parthiban2021-[a-z0-9-]+: {message}"):
         views.check_options(study)
 
 

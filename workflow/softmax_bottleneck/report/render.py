@@ -44,7 +44,6 @@ def render(study: Study, folder: Path) -> None:
             its option does not allow.
         DataError: the records are damaged.
     """
-    views.check_options(study)
     found = records.load(folder)
     show_archived = not study.is_of_own_texts and archive.archived_runs()
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]

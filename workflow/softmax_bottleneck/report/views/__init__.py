@@ -60,11 +60,14 @@ class Figure:
 
 
 def check_options(study: Study) -> None:
-    """Check the view, the options and the metrics of every experiment of a study before anything is computed.
+    """Check every experiment of a study before anything is computed; its view is called once with empty records.
 
     Raises:
-        UserError: a view, option or metric is unknown, or the value of an option is not allowed.
+        UserError: a view, option or metric is unknown, the value of an option is not allowed, or the view fails with
+            the experiment's models, corpora and options.
     """
+    rows, states = (pd.DataFrame(columns=list(names)) for names in (records.COLUMNS, records.STATE_COLUMNS))
+    empty = records.Records(rows, states)
     for experiment in study.experiments:
         options_of(study, experiment)
         file = find_config("experiments", experiment.id, study.file.parent)
@@ -73,6 +76,12 @@ def check_options(study: Study) -> None:
                 metrics.find(column.metric, column.stage)
             except UserError as error:
                 raise UserError(f"{file}: columns.{number}.metric: {error}") from None
+        try:
+            _content(Source(study, experiment, empty))
+        except Exception as error:
+            problem = "cannot be made with its models, corpora and options"
+            problem = str(error) if isinstance(error, UserError) else f"{problem} ({type(error).__name__}: {error})"
+            raise UserError(f"{study.file}: experiments.{experiment.id}: {problem}") from error
 
 
 def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
@@ -112,24 +121,27 @@ def build(study: Study, experiment: Experiment, results: records.Records) -> Tab
         UserError: the view or an option is unknown, an option has an invalid value, a file of published numbers is
             missing, or two published numbers fit one cell.
     """
-    source, options = Source(study, experiment, results), options_of(study, experiment)
-    view = VIEWS[experiment.kind][experiment.view]
-    is_empty = experiment.is_void and not experiment.quotes
+    source = Source(study, experiment, results)
     if experiment.kind == "table":
-        if is_empty:
-            sections = ()
-        elif "dataset" in inspect.signature(view).parameters:
-            sections = tuple(view(source, dataset, **options) for dataset in source.corpora)
-        else:
-            sections = tuple(view(source, **options))
-        return Table(experiment, source.caption, ROWS.get(experiment.view, "Model"), sections)
+        return Table(experiment, source.caption, ROWS.get(experiment.view, "Model"), _content(source))
     with mpl.rc_context():
         mpl.rcdefaults()  # a user's matplotlibrc must not change the figure
         mpl.rcParams.update(mpl.rc_params_from_file(plots.STYLE_SHEET, use_default_template=False))
-        if is_empty:
-            drawing = plots.only_text(experiment.needs, pd.DataFrame({"needs": [experiment.needs]}))
-        else:
-            drawing = view(source, **options)
+        drawing = _content(source)
         svg = plots.to_svg(drawing.canvas)
+    is_empty = experiment.is_void and not experiment.quotes  # then the drawing shows `needs`
     note = " ".join(filter(None, [drawing.note, "" if is_empty else experiment.needs]))
     return Figure(source.caption, note, svg, records.to_csv(drawing.data, digits=DIGITS))
+
+
+def _content(source: Source) -> Any:
+    """Return the sections of an experiment's table, as a tuple, or the `Drawing` of its figure."""
+    experiment, is_table = source.experiment, source.experiment.kind == "table"
+    options, view = options_of(source.study, experiment), VIEWS[experiment.kind][experiment.view]
+    if experiment.is_void and not experiment.quotes:
+        needs = experiment.needs
+        return () if is_table else plots.only_text(needs, pd.DataFrame({"needs": [needs]}))
+    if is_table and "dataset" in inspect.signature(view).parameters:
+        return tuple(view(source, dataset, **options) for dataset in source.corpora)
+    content = view(source, **options)
+    return tuple(content) if is_table else content

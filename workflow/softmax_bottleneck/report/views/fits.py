@@ -28,6 +28,7 @@ from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
 from softmax_bottleneck.report.claims.known_distributions import BASELINE, wide
 from softmax_bottleneck.report.claims.rules import TRUTH
 from softmax_bottleneck.report.source import MetricName, Source
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import schema
 
 DISTRIBUTIONS = {"alpha": "α =", "M": "M =", "r": "Rank of the true logits, r ="}
@@ -37,6 +38,7 @@ AXES = {
     "rank": "rank of the true distribution",
     "alpha": "concentration α",
 }
+SETTINGS = {"dirichlet": {"d", "alpha", "M"}, "language": {"d", "r", "rank"}}  # kind of a plan -> columns
 ENTROPY = "entropy_nats"
 TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # metric of a fit -> metric of the true distribution, if their names differ
 LEAST_SHARE = -1.0  # smallest gap closed that a panel shows; there the KL is twice that of the softmax
@@ -59,8 +61,17 @@ class Frames:
     names: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, plan: str) -> "Frames":
-        """Return the fits and true distributions of the plan `plan`, from the records of the study in `source`."""
+    def of(cls, source: Source, plan: str, *settings: str) -> "Frames":
+        """Return the fits and true distributions of the plan `plan`, from the records of the study in `source`.
+
+        Raises:
+            UserError: the plan has no column with one of `settings`, such as `alpha`.
+        """
+        for unit in source.study.fits.get(plan, ())[:1]:
+            if unknown := set(settings) - SETTINGS[unit.kind]:
+                known = ", ".join(sorted(SETTINGS[unit.kind]))
+                problem = f"{plan!r} is of kind {unit.kind} and has no {min(unknown)}"
+                raise UserError(f"options: fits: {problem}. Name another plan, or use {known}")
         rows = source.records.synthetic
         rows = rows[rows["table"] == plan]
         both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
@@ -92,7 +103,7 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in DISTRIBUTIONS if key in frames.fits]
-    for truth, own in frames.fits.groupby(keys, sort=True) if len(frames.fits) else ():
+    for truth, own in frames.fits.groupby(keys, sort=True) if metric in frames.fits else ():
 
         def cell(model: str, width: float, own: pd.DataFrame = own) -> Cell:
             values = own[(own["model"] == model) & (own["d"] == width)][metric].dropna()
@@ -143,7 +154,7 @@ def fit_maps_figure(
     source: Source,
     *,
     fits: str,
-    metrics: tuple[MetricName, ...],
+    metrics: schema.NonEmpty[MetricName],
     alphas: tuple[schema.Number, ...] = (),
     others: schema.Flag = False,
 ) -> plots.Drawing:
@@ -160,7 +171,7 @@ def fit_maps_figure(
         alphas: concentrations to draw; empty means all.
         others: True to draw all concentrations except `alphas`.
     """
-    frames = Frames.of(source, fits)
+    frames = Frames.of(source, fits, "alpha")
     shown = frames.fits if set(metrics) <= set(frames.fits) else frames.fits.iloc[:0]
     if len(shown):
         named = shown["alpha"].isin(alphas or levels(shown, "alpha"))
@@ -198,8 +209,8 @@ def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
     A dot is the mean over all P* of one seed. A line shows the expectation under the Dirichlet distribution. `fits` is
     the name of the plan, an entry under `fits` of the study.
     """
-    frames = Frames.of(source, fits)
-    if frames.fits.empty or not {"alpha", KL_UNIFORM, ENTROPY} <= set(frames.truths):
+    frames = Frames.of(source, fits, "alpha")
+    if frames.fits.empty or not {KL_UNIFORM, ENTROPY} <= set(frames.truths):
         return plots.only_text(plots.NOTHING, frames.fits.iloc[:0][["model", "seed"]])
     data = frames.truths[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
     data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
@@ -220,7 +231,7 @@ def fit_curves_figure(
     source: Source,
     *,
     fits: str,
-    metrics: tuple[MetricName, ...],
+    metrics: schema.NonEmpty[MetricName],
     x: Literal["d", "r", "rank", "alpha"],
     panels: Literal["d", "r", "M"],
     rows: Literal["", "d"] = "",
@@ -239,7 +250,7 @@ def fit_curves_figure(
         panels: column whose values have a panel each, side by side.
         rows: `d` to give each metric a row of panels for each width; empty for one row per metric.
     """
-    frames = Frames.of(source, fits)
+    frames = Frames.of(source, fits, x, panels)
     shown = frames.fits if set(metrics) <= set(frames.fits) else frames.fits.iloc[:0]
     with_gap = GAP_CLOSED in metrics
     if with_gap and len(shown):  # where r > d, a softmax cannot represent the distribution
@@ -275,7 +286,7 @@ def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, met
     The first case that applies counts:
 
     * `metric` is `gap_closed`: the reference is the softmax, at 0 %. The linear y axis starts at LEAST_SHARE or above.
-    * `x` is `rank`: the reference is the metric's exact value for the true distribution. The y axis is logarithmic.
+    * `x` is `rank`, and the metric of the true distribution is known: it is the reference. The y axis is logarithmic.
     * Otherwise there is no reference. The y axis is logarithmic if the positive values span more than a factor of 20.
 
     Args:
@@ -289,8 +300,8 @@ def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, met
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))
         axes.set_ylim(bottom=max(axes.get_ylim()[0], LEAST_SHARE))
-    elif x == "rank":
-        exact = truths.groupby("rank")[TRUE_RANKS.get(metric, metric)].mean()
+    elif x == "rank" and (of_truth := TRUE_RANKS.get(metric, metric)) in truths:
+        exact = truths.groupby("rank")[of_truth].mean()
         axes.plot(exact.index, exact, color=plots.LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plots.integer)

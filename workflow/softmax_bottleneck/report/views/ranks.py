@@ -31,6 +31,7 @@ from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_T
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of, section
 from softmax_bottleneck.report.source import MetricName, Source, label
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import schema
 
 MEASURED, PUBLISHED, PRINTED = "measured", "published", "printed"  # origins
@@ -73,10 +74,16 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
     The columns are dataset, model, origin (MEASURED or PUBLISHED), seed, c, k, TEST_PPL (test perplexity) and
     PRESS_RANK. The seed, c and k of a dot are missing values, because the paper does not print them. Runs that are
     hardly better than a unigram model (`Records.unlearned`) are left out.
+
+    Raises:
+        UserError: a head has no options c and k.
     """
     rows: list[dict[str, object]] = []
     for model in source.models:
         for run in source.runs(dataset, model)[:1]:
+            if not {"c", "k"} <= run.head.options.keys():
+                problem = f"the head {run.head.name} of {model!r} has no options c and k"
+                raise UserError(f"models: {problem}. Name a grid over c and k of the head gss")
             setting = {name: float(run.head.options[name]) for name in ("c", "k")}
             rows += [point | setting for point in _points(source, dataset, model, PAIR, learned=True)]
     dots = source.published[source.published["dataset"] == source.corpus(dataset)]
@@ -90,9 +97,10 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
     """Return a section with Pearson's r of test perplexity and Press rank over the grid of c and k of GSS.
 
     A negative r means that models with a higher rank are better. The first row is for the whole grid. The second row
-    is for the points in the range of `windows`. It has no measured r if the dataset is only a proxy of the published
-    corpus. The columns are r over this study's runs, r over the published dots (both with a bootstrap interval), and r
-    as the paper prints it. If fewer than MIN_POINTS points exist, the cell says so instead of showing r.
+    is for the points in the range of `windows`, if the corpus has one. It has no measured r if the dataset is only a
+    proxy of the published corpus. The columns are r over this study's runs, r over the published dots (both with a
+    bootstrap interval), and r as the paper prints it. If fewer than MIN_POINTS points exist, the cell says so instead
+    of showing r.
 
     Args:
         source: the experiment with its records.
@@ -102,8 +110,8 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
     """
     corpus, points = source.corpus(dataset), grid(source, dataset)
     text = source.published[(source.published["metric"] == PEARSON) & (source.published["dataset"] == corpus)]
-    printed = dict(zip(("all", "window"), text["value"], strict=True))
-    low, high = windows[corpus]
+    printed = dict(zip(("all", "window"), text["value"], strict=False))  # empty for a user's own texts
+    low, high = windows.get(corpus, (math.nan, math.nan))
 
     def cell(row: str, origin: str) -> Cell:
         if origin == PRINTED:
@@ -127,7 +135,7 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
         note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
         return Cell(measured=MeasuredCell(result.r), metric=PEARSON, note=note, gaps=tuple(gaps))
 
-    rows = {"all": "The whole grid", "window": f"Test perplexity {low} to {high}"}
+    rows = {"all": "The whole grid"} | ({"window": f"Test perplexity {low} to {high}"} if corpus in windows else {})
     columns = ("r over this study's runs", "r over the published dots", "printed (magnitude)")
     return source.section(dataset, rows, dict(zip((MEASURED, PUBLISHED, PRINTED), columns, strict=True)), cell)
 
@@ -193,7 +201,7 @@ def sweep_figure(
     source: Source,
     *,
     sweeps: Mapping[str, str],
-    panels: tuple[tuple[MetricName, ...], ...] = ((TEST_PPL,), (PRESS_RANK,)),
+    panels: schema.NonEmpty[tuple[MetricName, ...]] = ((TEST_PPL,), (PRESS_RANK,)),
     beside: tuple[MetricName, ...] = (),
 ) -> plots.Drawing:
     """Draw measured and published metrics against options of the head, such as the number of components.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section
 from softmax_bottleneck.report.source import Source, label
+from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Search, schema
 
 RANGE = (-6.0, 6.0)  # of the x axis (logits) and the y axis of Figure 1
@@ -82,7 +83,12 @@ def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[S
     and the combinations that the study trains.
 
     Results: one section per corpus and search, with a row per trained model and a column per metric.
+
+    Raises:
+        UserError: an entry of the experiment is not a search.
     """
+    if other := next((entry for entry in source.experiment.entries if entry not in source.study.searches), None):
+        raise UserError(f"models: {other!r} is not a search. Name entries of `models` that have a `grid`")
     published_names = {line.setting: line.published for line in settings}
     counts = {"size": "Combinations", "planned": "of them planned in this study"}
 

@@ -22,7 +22,7 @@ from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
-from softmax_bottleneck.report.source import PUBLISHED, Source
+from softmax_bottleneck.report.source import PUBLISHED, Source, read_published
 from softmax_bottleneck.study import Column, Run
 
 SIDES = ["measured", "published"]
@@ -215,7 +215,7 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
     """
     measured, places, _ = _predictions_on(source, dataset)
     printed: dict[tuple[Place, str], list[str]] = {}  # lines of text, as in `Prediction.text`
-    for word in records.read_csv(PUBLISHED / words).to_dict("records"):
+    for word in read_published((words,)).to_dict("records"):
         place = Place(word["group"], int(word["context"]), word["true_next_token"])
         line = f"{'*' if word['hit'] == '1' else ''}{word['word']} {word['prob']}"
         printed.setdefault((place, word["model"]), []).append(line)
