@@ -40,9 +40,9 @@ TABLE = {
 
 
 def load(folder: Path, table: dict[str, Any] = TABLE, **values: Any) -> config.Study:
-    whole = copy.deepcopy(BASE) | {"experiments": {"later": None}} | values
+    whole = copy.deepcopy(BASE) | {"experiments": {table["id"]: None}} | values
     (folder / "experiments").mkdir(exist_ok=True)
-    (folder / "experiments" / "later.yaml").write_text(yaml.safe_dump(table), encoding="utf-8")
+    (folder / "experiments" / f"{table['id']}.yaml").write_text(yaml.safe_dump(table), encoding="utf-8")
     file = folder / "study.yaml"
     file.write_text(yaml.safe_dump(whole, sort_keys=False), encoding="utf-8")
     return config.load_study(file)
@@ -59,6 +59,15 @@ def test_stages_follow_the_runs_of_the_experiments_that_ask(tmp_path: Path) -> N
     alone = load(tmp_path, TABLE | {"stages": ["dynamic"]})
     assert not alone.finetuned and [e.run.path for e in alone.evaluations] == [run.path for run in alone.needed]
     assert not load(tmp_path, TABLE | {"stages": []}).evaluations
+
+
+def test_a_model_is_evaluated_dynamically_with_or_without_finetuning(tmp_path: Path) -> None:
+    load(tmp_path, TABLE | {"id": "alone", "stages": ["dynamic"]})
+    with pytest.raises(UserError, match=r"study\.yaml: experiments\.later: 'softmax' on .* by experiments\.alone"):
+        load(tmp_path, experiments={"alone": None, "later": None})
+    shown = {"alone": {"models": ["mos"]}, "later": {"models": ["copy"]}}
+    one = load(tmp_path, experiments=shown, models=BASE["models"] | {"copy": {"head": "mos", "like": "mos"}})
+    assert [(e.run.model, bool(e.run.start)) for e in one.evaluations] == [("mos", False)] * 2 + [("copy", True)] * 2
 
 
 def test_settings_of_a_stage_change_only_its_own_id(tmp_path: Path) -> None:

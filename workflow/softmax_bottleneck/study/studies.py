@@ -235,7 +235,8 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         store: the folders of results and data (default: those in the folder `results`).
 
     Raises:
-        UserError: the file cannot be read, a key is unknown or missing, or a value is not allowed.
+        UserError: the file cannot be read, a key is unknown or missing, a value is not allowed, or one model is
+            evaluated dynamically on one corpus both with and without finetuning.
     """
     given, where, near = dict(overrides or {}), str(file), file.resolve().parent
     is_complete = given.keys() >= study_file.REQUIRED
@@ -257,7 +258,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         for model in models
     }
     resolver = _ExperimentResolver(declared, datasets, members, near, where)
-    return Study(
+    study = Study(
         name=declared.study,
         file=file,
         store=store or Store(),
@@ -279,6 +280,25 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         fit_labels={name: plan.labels for name, plan in declared.fits.items()},
         **{key: getattr(declared, key) for key in UNCHANGED},
     )
+    _check_evaluations(study)
+    return study
+
+
+def _check_evaluations(study: Study) -> None:
+    """Raise UserError if one model is evaluated dynamically on one corpus both with and without finetuning.
+
+    In the records, the numbers of one of the two would replace those of the other.
+    """
+    first: dict[tuple[str, str], Experiment] = {}
+    for experiment in study.experiments:
+        for run in study.runs_of(experiment) if "dynamic" in experiment.stages else ():
+            other = first.setdefault((run.dataset, run.model), experiment)
+            if ("finetune" in experiment.stages) != ("finetune" in other.stages):
+                problem = f"{run.model!r} on {run.dataset} is evaluated dynamically here and by experiments.{other.id}"
+                copy = f"{{head: {run.head.name}, like: {run.model}}}"
+                advice = f"For one of the two, add a copy `{copy}` under `models`"
+                where = f"{study.file}: experiments.{experiment.id}"
+                raise UserError(f"{where}: {problem}, but finetuned by only one of them. {advice}")
 
 
 def _check_names(declared: StudyFile, models: Collection[str], where: str) -> None:
