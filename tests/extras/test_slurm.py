@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ import fake_slurm
 import pytest
 import small
 import yte
+from snakemake_executor_plugin_slurm.utils import set_gres_string
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import reproduce as launcher
 from softmax_bottleneck.jobs import locks
@@ -100,9 +102,17 @@ def test_a_job_left_behind_by_an_earlier_call_is_waited_for(
 
 
 # --- the profile and the executor plugin ----------------------------------------------------------------------------
-def profile() -> dict[str, Any]:
-    """Return the profile as Snakemake reads it."""
-    return yte.process_yaml(PROFILE.read_text(encoding="utf-8"), require_use_yte=True)
+class Resources(dict[str, Any]):
+    __getattr__ = dict.__getitem__
+
+
+def profile(**lines: str) -> dict[str, Any]:
+    """Return the profile as Snakemake reads it, with other values in some of the lines at its top."""
+    words = PROFILE.read_text(encoding="utf-8")
+    for name, value in lines.items():
+        words, changed = re.subn(rf"^  {name}: *\S+", f"  {name}: {value}", words, flags=re.MULTILINE)
+        assert changed == 1
+    return yte.process_yaml(words, require_use_yte=True)
 
 
 @pytest.mark.fault("F4")
@@ -120,15 +130,16 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
     assert profile()["retries"] == 5
 
 
-def test_gres_replaces_the_number_of_gpus_in_every_rule() -> None:
-    words = PROFILE.read_text(encoding="utf-8")
-    words = words.replace('gres: ""', "gres: gpu:a100:4").replace('gpu_model: ""', "gpu_model: a100")
-    named = yte.process_yaml(words, require_use_yte=True)["set-resources"]
+@pytest.mark.parametrize(
+    ("gres", "model", "expected"),
+    [('""', '""', " --gpus=1"), ('""', "a100", " --gpus=a100:1"), ("gpu:a100:4", "a100", " --gres=gpu:a100:4")],
+)
+def test_every_rule_with_a_gpu_requests_it_by_one_option(gres: str, model: str, expected: str) -> None:
+    rules = profile(gres=gres, gpu_model=model)["set-resources"]
     for rule in ("train", "finetune", "dynamic", "fit", "measure"):
-        assert not {"gres", "gpu", "gpu_model"} & profile()["set-resources"][rule].keys()
-        asked = named[rule]
-        assert (asked["gres"], asked["gpu"], asked["gpu_model"]) == ("gpu:a100:4", 0, "a100")
-        assert asked["slurm_partition"] == "gpu" and "runtime" in asked
+        resources = Resources({"gpu": 1} | rules[rule])
+        assert set_gres_string(SimpleNamespace(resources=resources)) == expected
+        assert resources.slurm_partition == "gpu" and "runtime" in resources
 
 
 @pytest.mark.fault("F6")
