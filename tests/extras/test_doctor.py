@@ -111,6 +111,10 @@ def test_a_cluster_with_its_partitions(tmp_path: Path, begun: Study, monkeypatch
     monkeypatch.setattr(doctor, "_output_of", lambda *command: "batch\nfat\n")
     one = found(begun)["SLURM"]
     assert one.state == BAD and "batch, fat" in one.found and "gpu_partition" in one.advice
+    for gpu, state in (("batch,fat", OK), (2080, BAD), (None, BAD)):
+        lines = {"gpu_partition": gpu, "cpu_partition": "fat"}
+        monkeypatch.setattr(doctor, "load_yaml", lambda _, lines=lines: {"__variables__": lines})
+        assert found(begun)["SLURM"].state == state
 
 
 def test_a_broken_slurm_stops_only_a_study_that_is_submitted(

@@ -13,6 +13,7 @@ import fake_slurm
 import pytest
 import small
 import yte
+from snakemake.resources import Resource
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import reproduce as launcher
@@ -132,14 +133,19 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
 
 @pytest.mark.parametrize(
     ("gres", "model", "expected"),
-    [('""', '""', " --gpus=1"), ('""', "a100", " --gpus=a100:1"), ("gpu:a100:4", "a100", " --gres=gpu:a100:4")],
+    [('""', '""', " --gpus=1"), ('""', "3090", " --gpus=3090:1"), ("gpu:a100:4", "a100", " --gres=gpu:a100:4")],
 )
 def test_every_rule_with_a_gpu_requests_it_by_one_option(gres: str, model: str, expected: str) -> None:
-    rules = profile(gres=gres, gpu_model=model)["set-resources"]
+    job = SimpleNamespace(job="1+2")
+    rules = profile(gpu_partition="all", gres=gres, gpu_model=model)["set-resources"]
     for rule in ("train", "finetune", "dynamic", "fit", "measure"):
-        resources = Resources({"gpu": 1} | rules[rule])
+        resources = Resources(gpu=1)
+        for name, value in rules[rule].items():
+            resources[name] = Resource.cli_evaluator(
+                name, str(value), wildcards=job, input=[], attempt=1, async_run=None
+            )
         assert set_gres_string(SimpleNamespace(resources=resources)) == expected
-        assert resources.slurm_partition == "gpu" and "runtime" in resources
+        assert (resources.slurm_partition, resources.runtime) == ("all", 120 if rule == "measure" else 1440)
 
 
 @pytest.mark.fault("F6")

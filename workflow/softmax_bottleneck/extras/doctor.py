@@ -135,9 +135,9 @@ def _slurm() -> Finding:
     if listed is None:
         problem = f"sinfo fails or does not answer in {processes.TIMEOUT_S:.0f} s"
         return Finding("SLURM", BAD, problem, "run `sinfo` to see its error, or ask the administrators")
-    profile = load_yaml(PROFILE)["__variables__"]
-    wanted = dict.fromkeys([profile["gpu_partition"], profile["cpu_partition"]])
-    unknown = [name for name in wanted if name not in listed.split()]
+    lines = load_yaml(PROFILE)["__variables__"]  # a line may list several partitions
+    wanted = dict.fromkeys(f"{lines['gpu_partition']},{lines['cpu_partition']}".split(","))
+    unknown = [repr(name) for name in wanted if name not in listed.split()]
     if unknown:
         advice = f"set gpu_partition and cpu_partition in {PROFILE.relative_to(paths.ROOT)}"
         return Finding("SLURM", BAD, f"no partition {' or '.join(unknown)} among {_few(listed.split())}", advice)
