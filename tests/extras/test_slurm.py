@@ -126,7 +126,9 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
         {name: eval(asked[name], {"attempt": n, "wildcards": Wildcards}) for name in ("mem_mb", "runtime")}
         for n in range(1, 7)
     ]
-    assert [one["mem_mb"] for one in grown] == [16000, 32000, 48000, 64000, 64000, 64000]  # of two seeds
+    assert [one["mem_mb"] for one in grown] == [32000, 64000, 64000, 64000, 64000, 64000]  # of two seeds
+    squared_mb = 8 * 33_278**2 / 1e6  # the Gram matrix of WikiText-2's words, in float64
+    assert eval(profile()["set-resources"]["measure"]["mem_mb"], {"attempt": 1}) > squared_mb
     assert [one["runtime"] for one in grown] == [1440, 2880, 2880, 2880, 2880, 2880]
     assert profile()["retries"] == 5
 
