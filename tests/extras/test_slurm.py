@@ -182,28 +182,43 @@ def test_an_empty_record_that_snakemake_takes_for_done_does_not_count(study: Stu
 
 
 # --- the launcher ---------------------------------------------------------------------------------------------------
+@pytest.fixture
+def submitting(begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The words of `slurm` on a cluster that `doctor` finds no fault with."""
+    monkeypatch.setattr(launcher, "doctor", lambda *_: None)
+    return ["slurm", "--study", str(begun.file), "--set", "max_wall=4h", "--", "--jobs", "20"]
+
+
 @pytest.mark.fault("F7")
 @pytest.mark.parametrize(
-    ("codes", "expected", "pauses"), [([1, 1, 0], 0, [60, 120]), ([1] * 5, 3, [60, 120, 240, 480]), ([75], 3, [])]
+    ("codes", "expected", "pauses"), [([1, 1, 0], 0, [60, 120]), ([1] * 5, 3, [60, 120, 240, 480])]
 )
-def test_a_failed_call_is_repeated_after_longer_pauses_unless_another_workflow_runs(
-    begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], expected: int, pauses: list[float]
+def test_a_failed_call_is_repeated_after_longer_pauses(
+    submitting: list[str], monkeypatch: pytest.MonkeyPatch, codes: list[int], expected: int, pauses: list[float]
 ) -> None:
     calls, paused, returned = [], [], iter(codes)
 
-    def run(call: list[str], **_: Any) -> Any:
+    def run(call: list[str], *_: Any) -> Any:
         calls.append(call)
-        return SimpleNamespace(returncode=next(returned))
+        return next(returned), []
 
-    monkeypatch.setattr(launcher, "doctor", lambda *_: None)
-    monkeypatch.setattr(launcher, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(launcher, "_snakemake", run)
     monkeypatch.setattr(launcher, "time", SimpleNamespace(sleep=paused.append))
-    words = ["slurm", "--study", str(begun.file), "--set", "max_wall=4h", "--", "--jobs", "20"]
-    assert main(words) == expected
+    assert main(submitting) == expected
     assert paused == pauses and len(calls) == len(codes)
     profile = calls[0].index("--workflow-profile")
     assert Path(calls[0][profile + 1]) == PROFILE.parent
     assert calls[0][-4:] == ["--config", "max_wall=4h", "--jobs", "20"]
+
+
+def test_sigterm_ends_snakemake_and_no_call_follows_or_begins_beside_another(
+    submitting: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saves = "trap 'touch saved; exit 1' TERM; sleep 1; kill -TERM $PPID; sleep 60 & wait"
+    monkeypatch.setattr(launcher, "snakemake_command", lambda *_: ["/bin/sh", "-c", saves])
+    monkeypatch.setenv("PATH", os.defpath)
+    assert main(submitting) == 143 and Path("saved").exists()
+    assert main(submitting) == 75  # this process holds the lock of the first call
 
 
 # --- several kinds of GPU -------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -262,7 +262,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
         say(f"interim report (written when the first run has finished): {(interim.folder / PAGE).resolve()}")
         with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
-            code, stopped_by = _snakemake(command, environment, descriptors, file, display)
+            code, stopped_by = _snakemake(command, environment, descriptors, file, display.update, display.say)
     problem = _problem(code, stopped_by, ends, log, say)
     wrong = [] if problem else [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
     if wrong:  # a planned run is missing or a file behind the report is damaged, though Snakemake finished
@@ -291,7 +291,8 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
     A failed call is repeated after a pause, which doubles every time, because the retries of Snakemake itself are not
     enough. All of them fail within seconds while SLURM does not answer, and a killed Snakemake retries nothing. A call
-    that failed because another workflow runs in this project is not repeated.
+    that a signal to this process has stopped is not repeated: after SIGINT, Snakemake has cancelled its jobs; after
+    SIGTERM, it has submitted nothing more and waited for them.
 
     Args:
         study: the study.
@@ -300,21 +301,26 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
         say: prints one line.
 
     Raises:
+        BusyError: another workflow runs in this project; nothing was submitted.
         UserError: `doctor` found a fault of the machine or its setup; nothing was submitted.
-        IncompleteError: the last call of Snakemake failed.
+        UnfinishedError: the last call of Snakemake failed or was stopped.
     """
+    lock, descriptors = locks.acquire_lock()
     doctor(study, options, say)
+    ends = study.store.root / "logs" / "slurm" / f"{study.name}.jsonl"
+    environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends.resolve())}
     command = snakemake_command("slurm", study.file, options.set, options.snakemake)
     for attempt in range(1, TRIES + 1):
-        code = subprocess.run(command, check=False).returncode
-        if code in (0, errors.BusyError.exit_code) or attempt == TRIES:
+        ends.unlink(missing_ok=True)
+        code, stopped_by = _snakemake(command, environment, descriptors, None, lambda: None, say)
+        problem = _problem(code, stopped_by, ends, None, say)
+        if not problem or stopped_by or attempt == TRIES:
             break
         pause_s = PAUSE_S * 2 ** (attempt - 1)
-        say(f"Snakemake ended with exit code {code}; try {attempt + 1} of {TRIES} in {pause_s:.0f} s")
+        say(f"{problem}; try {attempt + 1} of {TRIES} in {pause_s:.0f} s")
         time.sleep(pause_s)
-    if code:
-        advice = "correct the error in its log above, then repeat the command to resume"
-        raise errors.IncompleteError(f"Snakemake ended with exit code {code}; {advice}")
+    if problem:
+        raise problem
 
 
 # --- Snakemake ------------------------------------------------------------------------------------------------------
@@ -333,7 +339,12 @@ def snakemake_command(profile: str, study: Path, overrides: Sequence[str], optio
 
 
 def _snakemake(
-    command: Sequence[str], environment: dict[str, str], descriptors: list[int], log: IO[bytes], display: Display
+    command: Sequence[str],
+    environment: dict[str, str],
+    descriptors: list[int],
+    log: IO[bytes] | None,
+    update: Callable[[], None],
+    say: progress.Say,
 ) -> tuple[int, list[signal.Signals]]:
     """Run Snakemake in its own process group; return its exit code and the signals that this process received.
 
@@ -345,8 +356,9 @@ def _snakemake(
         environment: environment variables of Snakemake and its steps.
         descriptors: file descriptors that Snakemake inherits, to share the lock of the results folder (those that
             `locks.acquire_lock` returns).
-        log: file for everything that Snakemake and its steps print.
-        display: progress display, which is updated until Snakemake ends.
+        log: file for everything that Snakemake and its steps print (None: the output of this process).
+        update: is called repeatedly until Snakemake ends.
+        say: prints one line.
     """
     received: list[signal.Signals] = []
 
@@ -361,10 +373,10 @@ def _snakemake(
                              start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
     with interrupt.signals_to(pass_on):
         while child.poll() is None:
-            display.update()
+            update()
             time.sleep(LOOK_EVERY_S)
     if _to_group(child.pid, signal.SIGTERM):
-        display.say("waiting for steps of this workflow to save and stop")
+        say("waiting for steps of this workflow to save and stop")
         deadline = time.monotonic() + SETTLE_S
         while _to_group(child.pid, 0) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
@@ -382,7 +394,7 @@ def _to_group(group: int, number: int) -> bool:
 
 # --- the end --------------------------------------------------------------------------------------------------------
 def _problem(
-    code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path, say: progress.Say
+    code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path | None, say: progress.Say
 ) -> UnfinishedError | None:
     """Return an error that tells why Snakemake did not finish; None if it finished with exit code 0.
 
@@ -394,7 +406,7 @@ def _problem(
         code: exit code of Snakemake; negative if a signal killed it.
         stopped_by: signals that this process received.
         ends: file with a line for each beginning and end of a step.
-        log: file with all that Snakemake and its steps printed.
+        log: file with all that Snakemake and its steps printed (None: they printed to the output of this process).
         say: prints one line.
     """
     if stopped_by:
@@ -408,8 +420,8 @@ def _problem(
         return UnfinishedError(f"Snakemake was killed by {signal.Signals(-code).name}", workflow.TRY_AGAIN)
     if failed:
         first, message = failed[0]
-        more = f"; {len(failed) - 1} more steps failed, see {log}" if len(failed) > 1 else ""
+        more = f"; {len(failed) - 1} more steps failed, see {log or 'above'}" if len(failed) > 1 else ""
         return UnfinishedError(message + more, first)
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]:
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:] if log else ():
         say(line)
     return UnfinishedError(f"Snakemake ended with exit code {code}; see the lines above")
