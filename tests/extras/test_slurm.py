@@ -17,7 +17,7 @@ from snakemake.resources import Resource
 from snakemake_executor_plugin_slurm.utils import set_gres_string
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import reproduce as launcher
-from softmax_bottleneck.jobs import locks
+from softmax_bottleneck.jobs import locks, workflow
 from softmax_bottleneck.jobs.interrupt import TimeLimit, time_limit
 from softmax_bottleneck.measuring.measure import measure as measure_step
 from softmax_bottleneck.records import collect
@@ -191,16 +191,20 @@ def submitting(begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.fault("F7")
 @pytest.mark.parametrize(
-    ("codes", "expected", "pauses"), [([1, 1, 0], 0, [60, 120]), ([1] * 5, 3, [60, 120, 240, 480])]
+    ("codes", "expected", "pauses"),
+    [([1, 75, 0], 0, [60, 120]), ([1] * 5, 3, [60, 120, 240, 480]), ([75, 2], 2, [60])],
 )
-def test_a_failed_call_is_repeated_after_longer_pauses(
+def test_a_failed_call_is_repeated_after_longer_pauses_unless_a_step_failed_for_good(
     submitting: list[str], monkeypatch: pytest.MonkeyPatch, codes: list[int], expected: int, pauses: list[float]
 ) -> None:
     calls, paused, returned = [], [], iter(codes)
 
-    def run(call: list[str], *_: Any) -> Any:
+    def run(call: list[str], environment: dict[str, str], *_: Any) -> Any:
         calls.append(call)
-        return next(returned), []
+        if (code := next(returned)) > 1:  # of a step; Snakemake's own is 1, also where `sbatch` fails
+            monkeypatch.setenv(workflow.LOG_VARIABLE, environment[workflow.LOG_VARIABLE])
+            workflow.note("train", "run", code)
+        return code, []
 
     monkeypatch.setattr(launcher, "_snakemake", run)
     monkeypatch.setattr(launcher, "time", SimpleNamespace(sleep=paused.append))

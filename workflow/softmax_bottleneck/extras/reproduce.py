@@ -291,7 +291,8 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
     A failed call is repeated after a pause, which doubles every time, because the retries of Snakemake itself are not
     enough. All of them fail within seconds while SLURM does not answer, and a killed Snakemake retries nothing. A call
-    that a signal to this process has stopped is not repeated: after SIGINT, Snakemake has cancelled its jobs; after
+    in which a step failed with an error that another attempt would repeat is not repeated; its message names the step.
+    Nor is a call that a signal to this process has stopped: after SIGINT, Snakemake has cancelled its jobs; after
     SIGTERM, it has submitted nothing more and waited for them.
 
     Args:
@@ -314,7 +315,8 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
         ends.unlink(missing_ok=True)
         code, stopped_by = _snakemake(command, environment, descriptors, None, lambda: None, say)
         problem = _problem(code, stopped_by, ends, None, say)
-        if not problem or stopped_by or attempt == TRIES:
+        again = problem and problem.exit_code in (workflow.TRY_AGAIN, UnfinishedError.exit_code)
+        if not again or stopped_by or attempt == TRIES:
             break
         pause_s = PAUSE_S * 2 ** (attempt - 1)
         say(f"{problem}; try {attempt + 1} of {TRIES} in {pause_s:.0f} s")
