@@ -228,8 +228,14 @@ def test_the_lock_of_a_killed_process_stays_with_the_child_that_shares_it(tmp_pa
 
 
 @pytest.mark.fault("A20")
-def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_snakemake_that_cannot_be_written_or_a_link_as_the_lock_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
+    Path(".snakemake").touch()  # nothing can be written there, not even by root
+    with pytest.raises(UserError, match=r"/\.snakemake: cannot be written"):
+        locks.acquire_lock()
+    Path(".snakemake").unlink()
     Path("mine.txt").write_text("mine", encoding="utf-8")
     Path("results").mkdir()
     Path("results/.workflow.lock").symlink_to("../mine.txt")

@@ -19,6 +19,7 @@ import json
 import logging
 import os
 import platform
+import tempfile
 import time
 import uuid
 from contextlib import suppress
@@ -52,19 +53,21 @@ def acquire_lock() -> tuple[dict[str, str], list[int]]:
 
     Raises:
         BusyError: another process holds the lock.
-        UserError: the lock file cannot be written, or is a symbolic link.
+        UserError: the results folder or Snakemake's folder (.snakemake) is not writable, or the lock file is a link.
     """
     path = paths.Store().root.resolve() / LOCK_FILE
     environment = {LOCK_VARIABLE: str(path)}
     if os.environ.get(LOCK_VARIABLE) == str(path):
         return environment, []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for folder in (Path(".snakemake").resolve(), path.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
         # No links: the file is truncated below.
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        advice = "make it writable, or work in another folder (--directory)"
-        raise errors.UserError(f"{path}: cannot be written ({error.strerror}); {advice}") from None
+        advice = "make it writable, or start the command in a writable folder"
+        raise errors.UserError(f"{error.filename}: cannot be written ({error.strerror}); {advice}") from None
     file = os.fdopen(descriptor, "a+", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
