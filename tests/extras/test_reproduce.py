@@ -14,6 +14,8 @@ import psutil
 import pytest
 import small
 from run_hash import result_hash
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.extras import reproduce
 from softmax_bottleneck.jobs import locks, workflow
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.store.errors import BusyError, UserError
@@ -204,9 +206,13 @@ def test_the_same_command_resumes_after_each_fault(project: Study, undisturbed: 
 # --- the lock --------------------------------------------------------------------------------------------------------
 HOLDER = """
 import os, subprocess, sys
+from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.extras import reproduce
 from softmax_bottleneck.jobs import locks
 lock, fds = locks.acquire_lock()
-child = "from softmax_bottleneck.jobs import locks; import time; "
+child = "from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.extras import reproduce
+from softmax_bottleneck.jobs import locks; import time; "
 child += "locks.acquire_lock(); print('held', flush=True); time.sleep(120)"
 print(subprocess.Popen([sys.executable, "-c", child], pass_fds=fds, env=os.environ | lock).pid, flush=True)
 os.kill(os.getpid(), 9)
@@ -262,6 +268,14 @@ def test_failures_are_sorted_by_what_a_person_must_do_first(tmp_path: Path, monk
     found = workflow.failures(log)
     assert [code for code, _ in found] == [2, 1, 74, 10, 75, 75, 75, 3]
     assert found[0] == (2, "train mend: words") and found[6] == (75, f"train killed: {workflow.KILLED}")
+
+
+@pytest.mark.parametrize(("words", "expected"), [([], 3), (["--", "--until", "check"], 0)])
+def test_a_study_may_end_early_only_if_snakemake_was_told_to(
+    begun: Study, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: int
+) -> None:
+    monkeypatch.setattr(reproduce, "_snakemake", lambda *_: (0, []))
+    assert main(["reproduce", "--study", str(begun.file), *words]) == expected
 
 
 # --- make ------------------------------------------------------------------------------------------------------------

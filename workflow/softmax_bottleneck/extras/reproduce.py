@@ -235,7 +235,8 @@ class Display(AbstractContextManager["Display"]):
 def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Run a study to its end, or resume it; print the result table and the path of the report.
 
-    If the study does not finish, print those of an interim report instead, if one can be made.
+    If the study does not finish, print those of an interim report instead, if one can be made. If options of Snakemake
+    end it early, such as `--until check`, print only what is missing.
 
     Args:
         study: the study.
@@ -266,9 +267,10 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
     problem = _problem(code, stopped_by, ends, log, say)
     wrong = [] if problem else [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
     if wrong:  # a planned run is missing or a file behind the report is damaged, though Snakemake finished
-        more = f" ({len(wrong) - 1} more findings)" if len(wrong) > 1 else ""
-        advice = f"{more}; run `make repair`, then repeat the command"
-        problem = UnfinishedError(f"{wrong[0].file}: {wrong[0].words}{advice}")
+        found = f"{wrong[0].file}: {wrong[0].words}{f' ({len(wrong) - 1} more findings)' if len(wrong) > 1 else ''}"
+        if options.snakemake and all(finding.kind == "missing" for finding in wrong):
+            return say(f"Snakemake ended where {' '.join(options.snakemake)} ends it: {found}")
+        problem = UnfinishedError(f"{found}; run `make repair`, then repeat the command")
     folder = study.store.study_folder(study.name)
     if not problem:
         interim.replace_by_final()
