@@ -32,9 +32,10 @@ def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
+    git = ["git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}"]  # another user may own the clone
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]  # the commit, with `-dirty` if changed
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *describe], capture_output=True, encoding="utf-8", check=True)
+        done = subprocess.run([*git, *describe], capture_output=True, encoding="utf-8", check=True)
         commit = done.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         commit = "unknown"

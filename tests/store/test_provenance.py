@@ -1,0 +1,19 @@
+"""The commit that results name."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from softmax_bottleneck.store import provenance
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_known_in_a_clone_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a"]
+    for words in (["init", "--quiet"], ["commit", "--quiet", "--allow-empty", "--message=first"]):
+        subprocess.run([*git, *words], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own switch
+    assert provenance.block()["git"] == {"commit": head, "dirty": False}
