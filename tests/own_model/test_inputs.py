@@ -63,6 +63,8 @@ def test_shards_are_in_natural_order() -> None:
     for part in (1, 2, 10, 11):
         np.save(f"part-{part}.npy", np.full((part, 2), part, np.float32))
     assert read("part-*.npy")[:, 0].tolist() == [1.0] * 1 + [2.0] * 2 + [10.0] * 10 + [11.0] * 11
+    np.save("part-12.npy", np.full((1, 2), 1 / 3))  # in double precision: all are
+    assert float(read("part-*.npy")[-1, 0]) == 1 / 3
 
 
 @pytest.mark.fault("H4")

@@ -195,6 +195,9 @@ def test_bad_input_is_one_line_with_exit_code_2(files, capsys, change: dict[str,
 def test_log_probabilities_must_add_up_to_one(files) -> None:
     h, w, b, _ = files
     np.save("logits.npy", h @ w.T + b), np.save("huge.npy", np.full((2, 3), 1e4, np.float32))
+    np.save("less.npy", softmax_matrix(h, w, b) - 0.01)  # probabilities that add up to 0.99
+    with pytest.raises(DataError, match=r"add up to 0\.99"):
+        analyse(log_probs=["less.npy"])
     with pytest.raises(DataError, match=r"row \d+, counted from logits\.npy.*expected 1; are these logits\?"):
         analyse(log_probs=["logits.npy"])
     with pytest.raises(DataError, match="add up to"):
@@ -206,8 +209,17 @@ def test_log_probabilities_must_add_up_to_one(files) -> None:
 # --- the files it writes --------------------------------------------------------------------------------------------
 def test_the_command_writes_numbers_spectrum_and_plot(files, capsys) -> None:
     assert main([*CALL, "--bias", "b.npy", "--targets", "y.npy"]) == 0
-    assert re.search(rf"^Press rank +{D + 2} ", capsys.readouterr().out, re.MULTILINE)
-    facts = artefacts.read_json(Path("out/rank.json"))
+    shown, facts = capsys.readouterr().out, artefacts.read_json(Path("out/rank.json"))
+    assert re.search(rf"^Press rank +{D + 2} ", shown, re.MULTILINE)
+    kept = [facts["gradient_share"][f"norm_{way}"] for way in ("mean", "pooled")]
+    assert (
+        "{:.4f} mean of contexts, {:.4f} pooled; suppressed {:.4f}, {:.4f}".format(*kept, *(1 - x for x in kept))
+        in shown
+    )
+    for name, rows in (("hidden", files[0]), ("weight", files[1])):
+        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+        cosine = ((unit @ unit.T).sum() - len(rows)) / len(rows) / (len(rows) - 1)
+        assert facts["saturation"][name]["anisotropy"] == pytest.approx(cosine, abs=1e-5)
     assert facts["metrics"]["rank_press"] == D + 2 == facts["bound"]["limit"]
     assert 0 < facts["gradient_share"]["norm_mean"] < 1
     assert (facts["contexts"], facts["words"], facts["width"]) == (90, 70, D)

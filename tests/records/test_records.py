@@ -41,6 +41,11 @@ def test_every_number_of_a_run_becomes_one_row(study) -> None:
     assert list(rows[rows["metric"] == "rank_tolerance"]["value"]) == [rank["tolerance"]]
     mc30 = rows[rows["condition"] == "benchmark=MC-30"].set_index("metric")["value"]
     assert mc30["n_pairs"] == 30 and mc30["n_pairs_not_in_vocab"] == 30 - 9
+    rho = artefacts.read_json(Store().run_folder(run.path) / "wordsim.json")["benchmarks"]["MC-30"]
+    assert [mc30[f"spearman{end}"] for end in ("", "_low", "_high")] == [rho["rho"], rho["low"], rho["high"]]
+    assert set(rows[(rows["metric"] == "spearman") & (rows["condition"] == "benchmark=MC-30")]["n"]) == {9}
+    sigma = artefacts.read_npz(Store().run_folder(run.path) / "spectrum.npz")["singular_values"]
+    assert list(rows[rows["metric"] == "sigma_10"]["value"]) == [sigma[9] / sigma[0]]
     assert not rows.duplicated(["dataset", "model", "seed", "metric", "condition"]).any()
 
 
@@ -56,6 +61,9 @@ def test_an_interrupted_run_says_how_many_epochs_are_done(study) -> None:
     fake.write_epochs(first, 4)
     Store().run_folder(second.path).mkdir(parents=True)
     (Store().run_folder(second.path) / "resume-b.pt").touch()
+    log = Store().run_folder(first.path) / "epochs.jsonl"
+    artefacts.append_line(log, '{"epoch": 4, "phase": "sgd", "train_ppl": 1.5, "valid_ppl": 2.5}')  # after a resume
+    assert [line["valid_ppl"] for line in collect.collect(study).curve(first.path)][3:] == [2.5]
     for run, place in ((first, "4 of 10 epochs done"), (second, "0 of 10 epochs done")):
         state, reason = states(study)[run.path]
         assert state == "missing" and place in reason
@@ -99,7 +107,8 @@ def test_hit_rates_are_records_with_their_number_of_contexts(study) -> None:
     run = study.needed[0]
     fake.write_done(run)
     hits = {"1": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 400}, "10": {"rate": 0.5, "low": None, "n": 400}}
-    artefacts.write_json(Store().run_folder(run.path) / "topk.json", {"status": "ok", "contexts": [], "hits": hits})
+    places = [{"group": "random", "context": n, "note": "cut" * (n - 1), "hit": n == 1} for n in (1, 2)]
+    artefacts.write_json(Store().run_folder(run.path) / "topk.json", {"status": "ok", "contexts": places, "hits": hits})
     rows = collect.collect(study).rows
     rows = rows[rows["table"] == "topk"]
     found = {metric: (value, n) for metric, value, n in zip(rows["metric"], rows["value"], rows["n"], strict=True)}
@@ -108,6 +117,7 @@ def test_hit_rates_are_records_with_their_number_of_contexts(study) -> None:
         "hit_rate_1_low": (0.2, 400),
         "hit_rate_1_high": (0.3, 400),
         "hit_rate_10": (0.5, 400),
+        "top5_hit": (1.0, 1),  # not of the second place, whose true word is not in the vocabulary
     }
 
 

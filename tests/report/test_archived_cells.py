@@ -79,6 +79,11 @@ def test_a_row_that_the_study_lacks_has_the_mean_of_the_archived_study_with_most
     assert (line["archived_n"], line["archived_study"]) == (str(len(best)), name)
 
 
+def test_a_study_is_not_filled_from_its_own_archives(made: Made) -> None:
+    found = archived_cells.best_cells("parthiban2021-table2", "demo")
+    assert found and {cell.study for cell in found.values()} == {"ptb-cpu"}
+
+
 def test_cells_measured_here_in_an_archive_and_nowhere_are_counted(made: Made) -> None:
     before, after = table(made, "parthiban2021-table2")
     have, archived, never = after.published_cells

@@ -85,6 +85,7 @@ def entry(verdict: str, n: int = 3, name: str = "mos-better", dataset: str = "a"
         ([entry(REPRODUCED), entry(REPRODUCED, 5)], REPRODUCED),
         ([entry(REPRODUCED), entry(NOT_REPRODUCED, 6)], compare.MIXED),  # half as many units are enough
         ([entry(REPRODUCED), entry(NOT_REPRODUCED, 7)], NOT_REPRODUCED),
+        ([entry(REPRODUCED), entry(NOT_REPRODUCED) | {"numbers": [{"n": (9, 9)}, {"n": (2, 9)}]}], compare.MIXED),
         ([entry(REPRODUCED), entry(UNDECIDED, 7)], UNDECIDED),  # a small study does not overrule a large one
     ],
 )
@@ -130,7 +131,9 @@ def planned(tmp_path: Path) -> Study:
 def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_model(planned: Study) -> None:
     levels = {"softmax": 50.0, "gss": 50.1, "mos": 40.0, "mos-equal": 45.0, "moc": 60.0}
     rows = [(model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in levels.items()]
-    rows += [(model, "parameters", "", [1.2e6 if model == "moc" else 1e6] * 3) for model in levels]
+    rows += [(model, "parameters", "", [{"moc": 1.2e6, "gss": 0.8e6}.get(model, 1e6)] * 3) for model in levels]
+    times = {"softmax": [1.0, 1.1, 0.9], "gss": [1.3, 1.5, 1.6]}
+    rows += [(model, "sec_per_epoch", "", own) for model, own in times.items()]
     rows += [(model, "unigram_ppl", "", [60.0] * 3) for model in levels]
     single = [(model, "test_ppl", "", [x]) for model, x in {"softmax": 80.0, "gss": 40.0}.items()]
     alone = study("none", [], ("mos", "test_ppl", "", [50.0] * 3))
@@ -140,6 +143,9 @@ def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_m
     assert list(cells) == ["Softmax", "GSS", "MoC", "MoS"]
     assert cells["MoS"][0]["value"] == "−10.0\u00a0%" and cells["MoS"][0]["sign"] == -1 and not cells["MoS"][1]
     assert cells["MoC"][0]["sign"] == 1 and cells["MoC"][0]["size"] == "1.20" and cells["MoC"][0]["unlearned"] == 3
+    slower = stats.ttest_ind(np.log(times["gss"]), np.log(times["softmax"]), equal_var=False).confidence_interval()
+    assert table["rows"][1]["first"]["least_time"] == f"{np.exp(slower.low):.2f}"
+    assert cells["GSS"][0]["size"] == "0.80"
     assert cells["GSS"][0]["sign"] == 0 and cells["GSS"][1]["value"] == "−50.0\u00a0%"
     assert not cells["GSS"][1]["interval"] and cells["Softmax"][1]["value"] == "80.00"
     logs = np.log([[45, 45.45, 44.55], [50, 50.5, 49.5]])
@@ -158,11 +164,13 @@ def test_a_synthetic_language_gives_no_recommendation_beside_natural_text(planne
         frames = (made.records.rows.assign(dataset=name), made.records.states.assign(dataset=name))
         return dataclasses.replace(made, records=Records(*frames))
 
-    language = trained("language", 50.0, ("softmax", "law_test_ppl", "", [30.0] * 3))
+    language = trained(
+        "language", 50.0, ("softmax", "law_test_ppl", "", [30.0] * 3), ("mos", "unigram_ppl", "", [41.0] * 3)
+    )
     studies = ([language, trained("text", 40.1)], [language])
     both, alone = (compare.head_table(own, planned)["rows"][1] for own in studies)
-    counts = [(row["lower"], row["compared"], row["text"]) for row in (both, alone)]
-    assert counts == [(0, 1, " on natural text"), (1, 1, "")]
+    counts = [(row["lower"], row["compared"], row["text"], row["unlearned"]) for row in (both, alone)]
+    assert counts == [(0, 1, " on natural text", 0), (1, 1, "", 3)]
     assert [cell["sign"] for cell in both["cells"]] == [0, -1]  # the language is shown nevertheless, last
 
 

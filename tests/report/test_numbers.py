@@ -23,6 +23,7 @@ def test_p_values_are_decimals_until_they_would_show_nothing(p, text) -> None:
 )  # fmt: skip
 def test_numbers_have_their_decimals_and_a_true_minus_sign(value, digits, signed, text) -> None:
     assert numbers.number(value, digits, signed=signed) == text
+    assert numbers.percent(-0.03) == "−3 %"
 
 
 HOSTILE = [

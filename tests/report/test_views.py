@@ -148,6 +148,18 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
     assert compared(57.26, "57.00").inside is None
     assert compared(56.5, "57.00", "0.25").difference == -0.5
     assert compared(1.0, "N/A").difference is None
+    old = cells.Cell(cells.MeasuredCell(56.0, 0.4, 5), study="s")
+    whole = cells.Cell(
+        cells.MeasuredCell(57.5, 0.3, 4), cells.PublishedCell("57.00", "0.25", "11"), same=True, archived=old
+    )
+    facts = [whole.facts[key] for key in ("sd", "published_sd", "published_n", "inside_published_sd", "archived_sd")]
+    assert facts == [0.3, "0.25", "11", "false", 0.4]
+    assert dataclasses.replace(whole, metric="sec_per_epoch").difference is None  # another machine
+    rows = [
+        cells.Row("", "", tuple(cells.Cell(published=whole.published, archived=a) for a in own))
+        for own in ((old, old), (old, dataclasses.replace(old, study="t")))
+    ]
+    assert [row.archived for row in rows] == ["s", ""]
 
 
 # --- gaps -----------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import small
 import yaml
 from softmax_bottleneck import study as config
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import runs as run_module
 
 ROOT = Path(__file__).parents[2]
 NANO = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))
@@ -30,6 +31,17 @@ def test_run_id_depends_on_the_models_settings_and_not_on_how_a_number_is_writte
     assert runs(small.changed(NANO, ("settings", 0, "schedule", "learning_rate"), 5.0), tmp_path) == before
     after = runs(small.changed(NANO, ("models", "mos", "head", "components"), 3), tmp_path)
     assert {key for key in before if before[key] != after[key]} == {("mos", 1), ("mos", 2)}
+
+
+def test_ids_depend_on_the_code_of_corpus_training_body_and_every_head(tmp_path: Path, monkeypatch) -> None:
+    head = {"name": "mos", "components": 2, "pointwise": "sigsoftmax"}
+    values = small.changed(NANO, ("models", "mos", "head"), head)
+    before, codes = runs(values, tmp_path), []
+    monkeypatch.setattr(run_module, "step_code", lambda *names: codes.append(set(names)) or "edited")
+    after = runs(values, tmp_path)
+    assert all(before[key] != after[key] for key in before)
+    heads = {"heads.mos", "heads.sigsoftmax", "heads.softmax"}  # the last is the default of `prior`
+    assert {"train", "corpora.tokenise", "bodies.awd_lstm", *heads} in codes
 
 
 def test_run_survives_its_json() -> None:
