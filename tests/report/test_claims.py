@@ -170,7 +170,7 @@ def test_equal_heads_are_seldom_told_apart() -> None:
     wrong = {"mos-better": REPRODUCED, "plif-better": REPRODUCED, "frozen-plif": NOT_REPRODUCED}
     heads, rng = ("softmax", "lms-plif", "lms-plif-frozen", "mos"), np.random.default_rng(5)
     verdicts = []
-    for _ in range(80):
+    for _ in range(150):
         rows = [(head, "test_ppl", "", list(11 * np.exp(rng.normal(0, 0.014, 4)))) for head in heads]
         data = CorpusData(examples.records_of(rows), examples.CORPUS)
         verdicts += [(claim, judge_claim(data, BY_ID[claim]).verdict) for claim in wrong]

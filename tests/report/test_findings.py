@@ -89,7 +89,7 @@ def test_the_share_of_moc_is_that_at_its_best_rate_among_runs_that_learned() -> 
     apart = findings.rank_or_mixture([wide, other])  # a softmax of another size changes no share
     assert apart.facts == findings.rank_or_mixture([study(test_ppl=levels)]).facts
     assert [row.label for row in apart.figure.rows] == ["MoC, Made-up, d = 200", "MoS, Made-up, d = 200"]
-    little = study(test_ppl={"softmax": 70.0, "moc": 69.0, "mos": 66.0})  # a quarter of MoS's gain, on one of two corpora
+    little = study(test_ppl={"softmax": 70.0, "moc": 69.0, "mos": 66.0})  # a quarter of MoS's gain, on one of two
     little = replace(little, study="3", corpora=even.corpora)
     assert not findings.rank_or_mixture([study(test_ppl=levels), little]).holds
 
