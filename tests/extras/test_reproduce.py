@@ -206,13 +206,9 @@ def test_the_same_command_resumes_after_each_fault(project: Study, undisturbed: 
 # --- the lock --------------------------------------------------------------------------------------------------------
 HOLDER = """
 import os, subprocess, sys
-from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.extras import reproduce
 from softmax_bottleneck.jobs import locks
 lock, fds = locks.acquire_lock()
-child = "from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.extras import reproduce
-from softmax_bottleneck.jobs import locks; import time; "
+child = "from softmax_bottleneck.jobs import locks; import time; "
 child += "locks.acquire_lock(); print('held', flush=True); time.sleep(120)"
 print(subprocess.Popen([sys.executable, "-c", child], pass_fds=fds, env=os.environ | lock).pid, flush=True)
 os.kill(os.getpid(), 9)

@@ -1,9 +1,9 @@
 """The commands that run a study to its report, on this machine (`reproduce`) or on a SLURM cluster (`slurm`).
 
 Both commands run Snakemake as a child process. Both can be repeated after a kill, Ctrl-C, a full disk, a time limit or
-a failed step: the results of finished steps stay. `reproduce` takes the project's lock and shows the progress and an
-interim report, which is rewritten as runs finish. At the end it prints the result table, the path of the report and, if
-runs are missing, the reason.
+a failed step: the results of finished steps stay. Both take the project's lock and name the step that failed.
+`reproduce` shows the progress and an interim report, which is rewritten as runs finish. At the end it prints the result
+table, the path of the report and, if runs are missing, the reason.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 """Locks: one workflow at a time writes to a results folder, and one process at a time to the folder of a run.
 
 The lock of a workflow covers the results folder. It is an operating-system lock, which the kernel releases when the
-processes that hold it end. `reproduce` shares the lock with the Snakemake process that it starts, so that the lock is
-held until both have ended. Snakemake's own lock would stay behind when Snakemake is killed, so the profiles disable it.
-On a file system without operating-system locks, the workflow runs without a lock. If another workflow imports this
-workflow as a Snakemake module, no lock is taken.
+processes that hold it end. `reproduce` and `slurm` share the lock with the Snakemake process that they start, so that
+the lock is held until both have ended. Snakemake's own lock would stay behind when Snakemake is killed, so the profiles
+disable it. On a file system without operating-system locks, the workflow runs without a lock. If another workflow
+imports this workflow as a Snakemake module, no lock is taken.
 
 The lease of a run covers the folder of the run. It is a file that names the process that owns the folder. The owner
 touches the file every few seconds, and removes it at the end. While the owner runs, another process is rejected or
