@@ -87,7 +87,7 @@ def full(is_disk: bool, left: int) -> Iterator[None]:
 @pytest.mark.fault("E1")
 @pytest.mark.parametrize(("step", "left"), [("train", 4096), ("report", 0)])
 def test_e1_a_full_disk_leaves_what_is_there_and_says_what_to_free(finished, tmp_path, monkeypatch, capsys, step, left):
-    with disk(tmp_path, 8) as is_disk:
+    with disk(tmp_path, 12) as is_disk:
         study = small.copied(finished, tmp_path)
         monkeypatch.chdir(tmp_path)
         words = ["--run", study.needed[0].path] if step == "train" else []

@@ -119,7 +119,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     figure = published_size.published_size_spectra_figure(Source(paper, experiment, study.records))
     drawn = [list(line.get_ydata()) for line in figure.canvas.axes[0].lines]  # on ptb
     assert drawn[:2] == [[1, 0.25], [sigma / whole_K[0] for _, sigma in archived.spectrum]]
-    assert figure.note.split()[0] == "3" and not figure.data.duplicated(["run", "index"]).any()
+    assert figure.note.split()[0] == "3" and not figure.data.duplicated([*published_size.KEYS, "index"]).any()
 
 
 RUNS = archive.archived_runs()

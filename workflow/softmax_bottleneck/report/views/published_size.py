@@ -19,7 +19,7 @@ from softmax_bottleneck.report.source import Source, label, paper_study, same_se
 from softmax_bottleneck.study import canonical_json
 
 SIGMA = "relative_singular_value"
-KEYS, CURVE = ["run", "dataset", "model", "seed"], ["index", SIGMA, "tolerance"]
+KEYS, CURVE = ["archive", "dataset", "model", "seed"], ["index", SIGMA, "tolerance"]
 IN_PALETTE = {"sigsoftmax": "ss"}  # head -> its name in plots.PALETTE, if it has another one there
 LOWEST = 1e-9  # smallest relative singular value drawn; smaller ones are rounding errors
 
@@ -83,7 +83,8 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
         run = archived.run
         tolerance, largest = (archived.values.get(name, math.nan) for name in (RANK_TOLERANCE, SIGMA_MAX))
         head = IN_PALETTE.get(run.head.name, run.head.name)
-        place = (archived.name, run.dataset, run.model, run.seed, head, run.body.kind, run.body.embedding_size)
+        key = (archived.name.partition("/")[0], run.dataset, run.model, run.seed)
+        place = (*key, head, run.body.kind, run.body.embedding_size)
         first = archived.spectrum[0][1] if archived.spectrum else math.nan
         rows += [(*place, index, sigma / first, tolerance / largest) for index, sigma in archived.spectrum]
     data = pd.DataFrame(rows, columns=[*KEYS, "head", "body", "width", *CURVE]).astype({"tolerance": float})
@@ -94,7 +95,7 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
     canvas, axes = plots.panels(-(-len(networks) // 2), 2, 4.6, 3.5)
     drawn, spare = np.split(axes.flat, [len(networks)])
     for panel, ((dataset, body, width), own) in zip(drawn, networks, strict=True):
-        for (head, _), curve in records.groups(own[own[SIGMA] > LOWEST], "head", "run"):
+        for (head, *_), curve in records.groups(own[own[SIGMA] > LOWEST], "head", *KEYS):
             look = looks[head]
             panel.plot(curve["index"], curve[SIGMA], color=look.colour, linestyle=look.dash, linewidth=1)
         plots.log_y(panel)
@@ -110,5 +111,6 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
     for panel in spare:
         panel.set_axis_off()
     plots.legend(canvas, {head: label(paper_study(), head) for head in looks}, looks)
-    note = f"{data['run'].nunique()} runs. Each run is a curve, in the colour of its output head; settings differ."
+    count = len(data[KEYS].drop_duplicates())
+    note = f"{count} runs. Each run is a curve, in the colour of its output head; settings differ."
     return plots.Drawing(canvas, data[[*KEYS, *CURVE]], note)
