@@ -28,6 +28,7 @@ def test_the_rank_bound_is_overturned_by_one_run() -> None:
     found = findings.rank_bound([study(rank_press=levels)])
     assert found.holds and found.number.startswith("0 of 9 runs")
     assert [row.is_second for row in found.figure.rows] == [False, False, True]
+    assert findings.rank_bound([study(rank_press=dict.fromkeys(levels, 202 / 1.002))]).holds  # 202 is d + 2
     found = findings.rank_bound([study(rank_press=levels | {"moc": 201.9})])  # and 2 thousandths more
     assert not found.holds and found.facts == {"exceeding": 1, "runs": 9}
 
@@ -68,6 +69,20 @@ def test_mixtures_are_compared_at_equal_size(levels: dict[str, float], facts: An
     assert tuple(found.facts[key] for key in ("lower", "higher", "compared")) == expected
     assert found.holds == (expected[0] > 0 and not expected[1])
     assert findings.mixtures_are([study({"mos parameters": 1.3e6}, test_ppl={"softmax": 50.0, "mos": 45.0})]) is None
+
+
+def test_natural_text_counts_alone_and_the_narrowest_interval_is_quoted() -> None:
+    ranks = {"softmax": 202.0, "ss": 2020.0}
+    natural = study(test_ppl={"softmax": 50.0, "mos": 45.0, "moc": 47.0, "ss": 49.9}, rank_press=ranks)
+    known = {"softmax": 50.0, "mos": 55.0, "moc": 51.0, "ss": 40.0}  # the opposite, on a synthetic language
+    made_up = study(test_ppl=known, rank_press=ranks, law_test_ppl={"softmax": 9.0})
+    made_up = replace(made_up, name="two", study="two", corpora={"made-up": "Language"})
+    noisy = [(model, "test_ppl", "", [x - 2, x, x + 2]) for model, x in (("softmax", 50.0), ("mos", 46.0))]
+    wide = replace(natural, name="three", study="three", records=examples.records_of(noisy))
+    for find in (findings.rank_is_not_the_lever, findings.mixtures_are, findings.rank_or_mixture):
+        assert find([made_up, wide, natural]).facts == find([natural]).facts and find([made_up, wide, natural]).holds
+        assert not find([made_up]).holds
+    assert findings.mixtures_are([made_up, wide, natural]).number.endswith("study one)")
 
 
 def test_the_share_of_moc_is_that_at_its_best_rate_among_runs_that_learned() -> None:
