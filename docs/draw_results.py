@@ -33,11 +33,12 @@ PICTURE = ROOT / "docs" / "overview.svg"
 STUDIES = "report/evidence/studies"
 MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "gss-c1.5", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
-STEPS = {  # from the softmax to MoS in rank-or-mixture-rate-10: {model: what it adds to the one before}
-    "softmax-r10": "",
-    "moc-k1-r10": "the layer: MoC with K = 1 against Softmax",
-    "moc-r10": "mixing contexts: MoC against MoC with K = 1",
-    "mos-r10": "mixing probabilities: MoS against MoC",
+RATES = ("10", "5")  # learning rates at which MoC with K = 1 learns
+STEPS = {  # from the softmax to MoS: {model without its rate: what it adds to the one before}
+    "softmax": "",
+    "moc-k1": "the layer: MoC with K = 1 against Softmax",
+    "moc": "mixing contexts: MoC against MoC with K = 1",
+    "mos": "mixing probabilities: MoS against MoC",
 }
 VARIED = (
     "moc-k1",
@@ -47,7 +48,7 @@ VARIED = (
     "mos-k2",
     "mos-k15",
     "mos-dropout",
-    *STEPS,
+    *(f"{model}-r{RATES[0]}" for model in STEPS),
 )  # of rank-or-mixture
 # Of the demonstration: Softmax, the same with the extra layer of MoS (K = 1), and MoS with K = 4.
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")
@@ -186,18 +187,17 @@ def averaging(archived: FinishedStudy) -> list[str]:
 
 def steps(archived: FinishedStudy) -> list[str]:
     """Return a table of what each of STEPS changes, with its share of the whole gain in log perplexity."""
-    models = list(STEPS)
-    found = [
-        findings.comparisons([archived], model, before, findings.BETTER)[0].row(STEPS[model])
-        for before, model in pairwise(models)
-    ]
-    gains = [math.log1p(row.value / 100) for row in found]
-    plot = findings.DotPlot(found, axis="")
-    rows = [
-        [row.label, plot.text(row), f"{gain / sum(gains):.0%}".replace("%", " %")]
-        for row, gain in zip(found, gains, strict=True)
-    ]
-    return ["", *table([["step", "change in test perplexity", "share of the gain of MoS"], *rows]), ""]
+    rows = [["rate", "step", "change in test perplexity", "share of the gain of MoS"]]
+    for rate in RATES:
+        pairs = [(f"{model}-r{rate}", f"{before}-r{rate}", STEPS[model]) for before, model in pairwise(STEPS)]
+        found = [(findings.comparisons([archived], *pair, findings.BETTER), label) for *pair, label in pairs]
+        on = {one.place for one in found[0][0]}  # MoC with K = 1 ran on one corpus at most
+        changes = [one.row(label) for every, label in found for one in every if one.place in on]
+        gains = [math.log1p(row.value / 100) for row in changes]
+        plot = findings.DotPlot(changes, axis="")
+        shares = [f"{gain / sum(gains):.0%}".replace("%", " %") for gain in gains]
+        rows += [[rate, row.label, plot.text(row), share] for row, share in zip(changes, shares, strict=True)]
+    return ["", *table(rows), ""]
 
 
 def readings(studies: Sequence[FinishedStudy]) -> list[str]:
