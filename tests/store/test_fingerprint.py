@@ -1,6 +1,7 @@
 """An edit re-runs what it concerns: neither less nor more."""
 
 import ast
+import hashlib
 import shutil
 from functools import cache
 from pathlib import Path
@@ -61,6 +62,18 @@ def test_imported_modules_count_also_where_the_import_is_inside_a_function(toy: 
     assert changes(toy, "optim.py", "lr = 2\n", "train")
     assert changes(toy, "noise.py", "scale = 2\n", "train")
     assert changes(toy, "heads/base.py", "y = 2\n", "train", "heads.b")
+
+
+def test_the_version_of_python_does_not_count() -> None:
+    """The syntax tree is hashed as Python 3.11 prints it: without the fields of later versions, with empty lists."""
+    printed = (
+        "Module(body=[FunctionDef(name='f', args=arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], "
+        "defaults=[]), body=[Return(value=Call(func=Name(id='g', ctx=Load()), args=[], keywords=[]))], "
+        "decorator_list=[]), ClassDef(name='C', bases=[], keywords=[], body=[Pass()], decorator_list=[])], "
+        "type_ignores=[])"
+    )
+    found, _ = fp._summary("def f():\n    return g()\nclass C:\n    pass\n")
+    assert found == hashlib.sha256(printed.encode()).hexdigest()
 
 
 def test_comments_docstrings_and_imports_of_the_type_checker_do_not_count(toy: Path) -> None:

@@ -3,13 +3,14 @@
 A step is repeated if its fingerprint has changed. The fingerprint covers the step's own module and every module of the
 package that the step's module imports, directly or not, also inside functions. NEUTRAL lists subpackages and modules
 that cannot change a number, such as `store`; fingerprints leave them out. COUNTED lists the exceptions inside these
-subpackages, such as `store.seeds`. Comments, docstrings and imports under `if TYPE_CHECKING` do not change a
-fingerprint. A string below an assignment does, because it is not a docstring. `fingerprint.py` imports only the
-standard library, because Snakemake runs it while parsing the workflow.
+subpackages, such as `store.seeds`. Comments, docstrings, imports under `if TYPE_CHECKING` and the version of Python do
+not change a fingerprint. A string below an assignment does, because it is not a docstring. `fingerprint.py` imports
+only the standard library, because Snakemake runs it while parsing the workflow.
 """
 
 import ast
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -131,13 +132,16 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
     for node in (tree, *_statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+            if not getattr(node, "type_params", True):  # a field that Python 3.11 lacks
+                del node.type_params  # type: ignore[union-attr]
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     prefix = f"{PACKAGE.name}."
+    dump = ast.dump(tree, **({"show_empty": True} if sys.version_info >= (3, 13) else {}))  # as Python 3.11 writes it
     inside = frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), inside
+    return hashlib.sha256(dump.encode()).hexdigest(), inside
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
