@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
 from softmax_bottleneck.report import archive, cells, compare, findings, source  # noqa: E402
-from softmax_bottleneck.report.archive import FinishedStudy  # noqa: E402
+from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
@@ -55,6 +55,7 @@ LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")
 DECIDED = (REPRODUCED, NOT_REPRODUCED)
 READING = "benka-mixture"  # the study of both heads in the best reading
 BOTH = ("transformer", "transformer-mos")  # its models
+MIXTURES = (READING, f"{READING}-50")  # and with all epochs
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
 TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
 READ_EPOCH = 15  # the epoch after which readings are compared
@@ -145,29 +146,32 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
     yield f"{cell['n']}{', ' + cell['size'] + ' × parameters' if cell.get('size') else ''}"
 
 
-def results(study: Study, archived: FinishedStudy, again: Sequence[FinishedStudy]) -> list[str]:
+def results(study: Study, archives: Sequence[FinishedStudy]) -> list[str]:
     """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models.
 
-    `again` are archives of the same study from other machines.
+    `archives` are those of the study, one per machine. A model is shown as the first archive that has it measured it.
     """
+    archived, *again = archives
     verdicts = [entry["verdict"] for entry in archived.claims]
     tally = ", ".join(f"{verdicts.count(name)} {name}" for name in compare.OVERALL if name in verdicts)
     is_judged = len(set(verdicts)) > 1  # a study that varies one head can test no conclusion
     lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."] if is_judged else []
-    lines += [line for other in again for line in ("", agreement(archived, other))]
+    lines += [line for other in again for line in agreement(archived, other)]
     lines += ["", IMAGE] if study.name == PICTURED else []
+    shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(study.name, VARIED)
     for dataset in study.datasets:
-        found = archived.records
-        shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(study.name, VARIED)
-        models = [model for model in shown if found.values(dataset, model, "test_ppl")]
-        if not models:
+        having = {m: [one for one in archives if one.records.values(dataset, m, "test_ppl")] for m in shown}
+        first = {model: studies[0] for model, studies in having.items() if studies}
+        if not first:
             continue  # no run on this corpus
-        metrics = [metric for metric in METRICS if any(found.values(dataset, model, metric) for model in models)]
+        found = {model: one.records for model, one in first.items()}
+        metrics = [key for key in METRICS if any(own.values(dataset, model, key) for model, own in found.items())]
         rows = [["head", *(METRICS[metric][0] for metric in metrics)]]
-        for model in models:
-            values = [(found.values(dataset, model, metric).values(), METRICS[metric][1]) for metric in metrics]
-            rows.append([study.labels[model], *(_cell(list(own), digits) for own, digits in values)])
-        lines += ["", _heading(study, found, dataset, models), "", *table(rows)]
+        for model, own in found.items():
+            place = "" if first[model] is archived else f" (on {machine(first[model].hardware)})"
+            values = [(own.values(dataset, model, metric).values(), METRICS[metric][1]) for metric in metrics]
+            rows.append([study.labels[model] + place, *(_cell(list(all_), digits) for all_, digits in values)])
+        lines += ["", _heading(study, found, dataset), "", *table(rows)]
     return [*lines, ""]
 
 
@@ -208,35 +212,64 @@ def readings(studies: Sequence[FinishedStudy]) -> list[str]:
         (run for run in runs if len(run.history) >= READ_EPOCH),
         key=lambda run: run.history[READ_EPOCH - 1]["valid_ppl"],
     )
-    rows = [["reading", "training", "validation", "epochs", "validation, at the end", "test, at the end"]]
+    head = ["reading", "machine", "falls of the rate", "training", "validation"]
+    rows = [[*head, "epochs", "validation, at the end", "test, at the end"]]
     for run in runs:
         early = (run.history[READ_EPOCH - 1][key] for key in ("train_ppl", "valid_ppl"))
         end = (run.values[key] for key in ("valid_ppl", "test_ppl"))
         label = "As in config/paper.yaml" if run.run.model == "transformer" else run.label
-        rows.append([label, *(f"{x:.1f}" for x in early), str(len(run.history)), *(f"{x:.1f}" for x in end)])
+        numbers = [*(f"{x:.1f}" for x in early), str(len(run.history)), *(f"{x:.1f}" for x in end)]
+        rows.append([label, machine(run.hardware), falls(run, READ_EPOCH), *numbers])
     return ["", *table(rows), ""]
 
 
-def agreement(first: FinishedStudy, other: FinishedStudy) -> str:
-    """Return a sentence on how many decided conclusions on trained models are decided alike on another machine."""
+def mixture_runs(studies: Sequence[FinishedStudy]) -> list[str]:
+    """Return a table of every run of MIXTURES, with the number of times that its learning rate has fallen."""
+    rows = []
+    for run in (run for study in studies if study.study in MIXTURES for run in study.runs):
+        epochs, ends = len(run.history), (f"{run.values[key]:.2f}" for key in ("valid_ppl", "test_ppl"))
+        rows.append([str(epochs), run.label, machine(run.hardware), str(run.run.seed), falls(run, epochs), *ends])
+    head = ["epochs", "head", "machine", "seed", "falls of the rate", "validation", "test"]
+    return ["", *table([head, *sorted(rows, key=lambda row: (row[0], row[1] != "Softmax", row[4], row[3]))]), ""]
+
+
+def falls(run: ArchivedRun, epochs: int) -> str:
+    """Return how often the learning rate of `plateau-sgd` has fallen before the last of the first `epochs` epochs."""
+    valid = [epoch["valid_ppl"] for epoch in run.history[: epochs - 1]]
+    return str(sum(now >= min(valid[:epoch]) for epoch, now in enumerate(valid) if epoch))
+
+
+def machine(hardware: str) -> str:
+    """Return the GPU in a description of hardware or, if it has none, the processor; both if runs used both."""
+    *devices, processor = hardware.replace("(R)", "").removesuffix(" Processor").split(", ")
+    return " and ".join(processor if one.startswith("cpu ") else one for one in devices or [processor])
+
+
+def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
+    """Return a sentence on how many decided conclusions on trained models are decided alike on another machine.
+
+    The result is the lines of a paragraph; there is none if no conclusion is decided.
+    """
     verdicts = [
         {(e["dataset"], e["id"]): e["verdict"] for e in one.claims if e["dataset"] != SYNTHETIC}
         for one in (first, other)
     ]
     decided = [(verdict, verdicts[1].get(key)) for key, verdict in verdicts[0].items() if verdict in DECIDED]
     alike, opposite = (sum(two in DECIDED and (one == two) is same for one, two in decided) for same in (True, False))
-    return (
-        f"On {other.hardware}, whose rounding gives every run another course, {alike} of the {len(decided)} decided "
-        f"conclusions on trained models are decided alike, {opposite} the other way, and "
+    sentence = (
+        f"On {machine(other.hardware)}, whose rounding gives every run another course, {alike} of the {len(decided)} "
+        f"decided conclusions on trained models are decided alike, {opposite} the other way, and "
         f"{len(decided) - alike - opposite} not at all."
     )
+    return ["", sentence] if decided else []
 
 
-def _heading(study: Study, found: Records, dataset: str, models: Sequence[str]) -> str:
-    counts = sorted({len(found.values(dataset, model, "test_ppl")) for model in models})
+def _heading(study: Study, found: Mapping[str, Records], dataset: str) -> str:
+    counts = sorted({len(own.values(dataset, model, "test_ppl")) for model, own in found.items()})
     runs = f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} run{'' if counts == [1] else 's'} each"
     words = f"{study.datasets[dataset].title}: mean ± standard deviation over {runs}."
-    bound, rank = (source.exact_value(found, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
+    first = next(iter(found.values()))
+    bound, rank = (source.exact_value(first, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
     if bound is None or rank is None:
         return words
     return f"{words} The true distribution has perplexity {bound:.2f} and log-probabilities of rank {rank:.0f}."
@@ -255,16 +288,17 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     lines, figures = answer(studies)
     readme, page = (path.read_text(encoding="utf-8") for path in (README, PAGE))
     page = between("heads", all_heads(heads), page)
-    for archived in reversed(studies):  # a later archive is overwritten: the first by name stays
+    for archived in reversed(studies):  # a later archive is overwritten: the first stays
         if begin(archived.study) in page:
             study = config.load_study(ROOT / "config" / f"{archived.study}.yaml")
-            again = [one for one in studies if one.study == archived.study and one is not archived]
-            page = between(archived.study, results(study, archived, again), page)
+            archives = [one for one in studies if one.study == archived.study]
+            page = between(archived.study, results(study, archives), page)
         if begin(f"averaging in {archived.study}") in page:
             page = between(f"averaging in {archived.study}", averaging(archived), page)
         if begin(f"steps in {archived.study}") in page:
             page = between(f"steps in {archived.study}", steps(archived), page)
     page = between("readings", readings(studies), page)
+    page = between("mixture runs", mixture_runs(studies), page)
     return {README: between("heads", advice(heads), between("findings", lines, readme)), PAGE: page, **figures}
 
 

@@ -288,12 +288,12 @@ def columns_of(frame: pd.DataFrame) -> Columns:
 
 # --- reading --------------------------------------------------------------------------------------------------------
 def load_all() -> list[FinishedStudy]:
-    """Return all archived studies, sorted by name.
+    """Return all archived studies, sorted by study; archives of one study by their number of runs, the largest first.
 
     Raises:
         UserError: a file is damaged or does not fit the format.
     """
-    return [load(path) for path in files()]
+    return sorted(map(load, files()), key=lambda one: (one.study, -len(one.records.states), one.name))
 
 
 @cache
