@@ -110,6 +110,9 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     other["spectrum"] = [[1, 4.0], [2, 1.0]]
     content["runs"].append(other | {"run": other["run"] | {"dataset": "wikitext-2"}})
     content["states"]["label"] = ["<b>MoS"]
+    first = content["rows"]["metric"].index("test_ppl")
+    for name, values in content["rows"].items():  # a unigram model as good as both runs, which share a run_id
+        values.append("unigram_ppl" if name == "metric" else values[first])
     archive.save(content | {"hardware": "Another CPU"})
     table = views.build(paper, config.load_experiment("published-size", tmp_path), collect.collect(paper))
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
@@ -119,7 +122,8 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     figure = published_size.published_size_spectra_figure(Source(paper, experiment, study.records))
     drawn = [list(line.get_ydata()) for line in figure.canvas.axes[0].lines]  # on ptb
     assert drawn[:2] == [[1, 0.25], [sigma / whole_K[0] for _, sigma in archived.spectrum]]
-    assert figure.note.split()[0] == "3" and not figure.data.duplicated([*published_size.KEYS, "index"]).any()
+    assert figure.note.startswith("3 runs") and figure.note.endswith("no better than a unigram model: 2.")
+    assert not figure.data.duplicated([*published_size.KEYS, "index"]).any()
 
 
 RUNS = archive.archived_runs()

@@ -113,4 +113,7 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
     plots.legend(canvas, {head: label(paper_study(), head) for head in looks}, looks)
     count = len(data[KEYS].drop_duplicates())
     note = f"{count} runs. Each run is a curve, in the colour of its output head; settings differ."
+    every = [archived.values for archived in archived_runs()]
+    unlearned = sum(records.is_unlearned(own.get("test_ppl", 0), own.get("unigram_ppl", math.inf)) for own in every)
+    note += f" Runs that are no better than a unigram model: {unlearned}." if unlearned else ""
     return plots.Drawing(canvas, data[[*KEYS, *CURVE]], note)
