@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from softmax_bottleneck.own_model import inputs, rank
+from softmax_bottleneck.own_model import inputs, log_probs, rank
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import read
 
@@ -79,7 +79,8 @@ def test_unargmaxable_words_are_found_in_files(files) -> None:
 
 
 @pytest.mark.parametrize("targets", [np.zeros(N), np.zeros(N - 1, int), np.full(N, V), np.full(N, -2)])
-def test_targets_that_are_none_are_rejected(files, targets: np.ndarray) -> None:
+def test_targets_that_are_none_are_rejected_before_the_singular_values(files, monkeypatch, targets: np.ndarray) -> None:
     np.save("bad.npy", targets)
+    monkeypatch.delattr(log_probs.Layer, "spectrum")
     with pytest.raises(DataError, match=r"targets: bad.npy.*Expected whole numbers from -1 to 69"):
         analyse(targets="bad.npy")

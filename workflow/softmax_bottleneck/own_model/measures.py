@@ -67,19 +67,20 @@ class Measures:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
+def measure(request: Request, matrix: log_probs.LogProbs, target_N: NDArray[np.int64] | None, say: Say) -> Measures:
     """Return the measures that the input allows; the others are None or empty.
 
     * Stored log-probabilities allow no measure.
     * An output matrix alone allows its saturation and the unargmaxable words.
     * Hidden states with an output layer allow all measures, but centred ranks only for a softmax head.
 
-    Two measures also depend on `request`. The gradient share needs `targets`, a file of next words. The search
-    for unargmaxable words takes at most `seconds` seconds, and is skipped if `seconds` is 0.
+    The gradient share also needs the next words. The search for unargmaxable words takes at most `request.seconds`
+    seconds, and is skipped if these are 0.
 
     Args:
         request: the options of the command.
         matrix: the opened input.
+        target_N: the word after each context (`read_targets`); None if these are unknown.
         say: prints a line of progress.
     """
     if isinstance(matrix, log_probs.StoredLogProbs):
@@ -87,7 +88,7 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
     if isinstance(matrix, log_probs.OutputMatrix):
         weight_VD, bias_V, measures = inputs.load(matrix.files), None, Measures()
     else:
-        layer, targets = matrix.loaded, request.targets
+        layer = matrix.loaded
         hidden_ND, weight_VD, bias_V = layer.hidden_ND, layer.weight_VD, layer.bias_V
         spectra: dict[str, ranks.Spectrum] = {}
         zero_N = np.zeros(len(hidden_ND))  # instead of log Z, which centring removes
@@ -97,7 +98,7 @@ def measure(request: Request, matrix: log_probs.LogProbs, say: Say) -> Measures:
             centred={name: ranks.rank_report(spectrum) for name, spectrum in spectra.items()},
             spectra=spectra,
             hidden=_saturation(hidden_ND),
-            gradient=ranks.gradient_share(_gradients(layer, targets), weight_VD) if targets else None,
+            gradient=None if target_N is None else ranks.gradient_share(_gradients(layer, target_N), weight_VD),
         )
     words = None
     if request.seconds:
@@ -122,22 +123,18 @@ def _saturation(rows_ND: Floats) -> Saturation | None:
     return Saturation(ranks.singular_value_entropy(sigma) / float(np.log(len(sigma))), ranks.anisotropy(rows_ND))
 
 
-def _gradients(layer: log_probs.LoadedLayer, path: str) -> Iterator[Floats]:
-    """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b, in blocks of contexts.
-
-    Each gradient is (p - e_target) g'(logits). Here p holds the probabilities, e_target is the one-hot target, and g is
-    the head's pointwise function (the identity for a softmax). At most GRADIENT_CONTEXTS contexts are used, evenly
-    spaced among those with a target.
+def read_targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
+    """Return the index [N] of the word that follows each context, from a .npy file; -1 stands for no next word.
 
     Args:
-        layer: hidden states and output layer.
-        path: .npy file with the index [N] of the word that follows each context, the target; -1 for no next word.
+        path: the file.
+        contexts: number of contexts N.
+        words: number of words.
 
     Raises:
         UserError: there is no such file.
         DataError: the file is damaged or no .npy file, or does not hold one valid index per context.
     """
-    contexts, words = len(layer.hidden_ND), len(layer.bias_V)
     if not Path(path).is_file():
         raise UserError(f"targets: {path}: no such file")
     with damage_refused(f"targets: {path}: not a sound .npy file", "export it again"), Path(path).open("rb") as file:
@@ -147,10 +144,20 @@ def _gradients(layer: log_probs.LoadedLayer, path: str) -> Iterator[Floats]:
             f"targets: {path}: type {target_N.dtype}, shape {target_N.shape} or a value is wrong. Expected whole"
             f" numbers from -1 to {words - 1}, one for each of the {contexts} contexts"
         )
+    return target_N
+
+
+def _gradients(layer: log_probs.LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:
+    """Yield the gradients [R, V] of -ln P(target) with respect to the logits W h + b, in blocks of contexts.
+
+    Each gradient is (p - e_target) g'(logits). Here p holds the probabilities, e_target is the one-hot target, and g is
+    the head's pointwise function (the identity for a softmax). At most GRADIENT_CONTEXTS contexts are used, evenly
+    spaced among those with a target. `layer` holds hidden states and output layer; `target_N` is as in `read_targets`.
+    """
     known = np.flatnonzero(target_N >= 0)
     some = known[np.unique(np.linspace(0, len(known) - 1, min(len(known), GRADIENT_CONTEXTS)).astype(np.intp))]
     layer = replace(layer, hidden_ND=layer.hidden_ND[some])
-    for rows in log_probs.slices(len(some), words):
+    for rows in log_probs.slices(len(some), len(layer.bias_V)):
         gradient_RV, target_R = np.exp(layer.block(rows)), target_N[some[rows]]
         gradient_RV[np.arange(len(target_R)), target_R] -= 1.0
         yield gradient_RV * layer.slopes(rows) if layer.pointwise else gradient_RV

@@ -116,10 +116,12 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     if needed > free:
         raise UserError(f"{text}; give fewer {matrix.sides[0]}: their rank is a lower bound for the rank of all")
     say(text)
+    targets = export.request.targets
+    target_N = measures.read_targets(targets, matrix.m, matrix.n) if targets else None  # errors before the long part
     spectrum = matrix.spectrum(say)
     ranks = rank_report(spectrum)
     bound = matrix.bound() if isinstance(matrix, log_probs.Layer) else None
-    measured = measures.measure(export.request, matrix, say)
+    measured = measures.measure(export.request, matrix, target_N, say)
     notes = [*export.notes, *([ranks.note] if ranks.note else [])]
     if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
         notes.append("full rank, limited by the size of the matrix: more contexts (or words) might give a higher rank")
