@@ -257,9 +257,9 @@ def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
     decided = [(verdict, verdicts[1].get(key)) for key, verdict in verdicts[0].items() if verdict in DECIDED]
     alike, opposite = (sum(two in DECIDED and (one == two) is same for one, two in decided) for same in (True, False))
     sentence = (
-        f"On {machine(other.hardware)}, whose rounding gives every run another course, {alike} of the {len(decided)} "
-        f"decided conclusions on trained models are decided alike, {opposite} the other way, and "
-        f"{len(decided) - alike - opposite} not at all."
+        f"On {machine(other.hardware)} every run takes another course. Of the {len(decided)} decided conclusions on "
+        f"trained models, {alike} have the same verdict there, {opposite} the opposite one, and "
+        f"{len(decided) - alike - opposite} no decided verdict."
     )
     return ["", sentence] if decided else []
 
