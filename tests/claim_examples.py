@@ -45,10 +45,11 @@ def records_of(rows: Iterable[Row], place: str = CORPUS, **facts: float) -> Reco
     ]
     states = [
         {"dataset": place, "model": model, "label": model, "seed": seed + 1, "stage": stage, **STATE}
+        | {"run_id": f"{model}-{seed + 1}"}
         for (model, stage), n in runs.items()
         for seed in range(n)
     ]
-    frame = pd.DataFrame(states, columns=["dataset", "model", "label", "seed", "stage", *STATE])
+    frame = pd.DataFrame(states, columns=["dataset", "model", "label", "seed", "stage", "run_id", *STATE])
     return Records(pd.DataFrame(lines, columns=list(COLUMNS)), frame[frame["stage"] == ""], frame[frame["stage"] != ""])
 
 

@@ -33,6 +33,14 @@ def test_the_rank_bound_is_overturned_by_one_run() -> None:
     assert not found.holds and found.facts == {"exceeding": 1, "runs": 9}
 
 
+def test_a_run_of_two_studies_counts_once_and_on_two_machines_twice() -> None:
+    one = study(rank_press={"softmax": 201.5})
+    again = replace(one, hardware="CPU and GPU")  # of a study that also ran on another machine
+    other = replace(one, records=replace(one.records, states=one.records.states.assign(hardware="GPU")))
+    assert findings.rank_bound([one, again]).facts["runs"] == 3
+    assert findings.rank_bound([one, again, other]).facts["runs"] == 6
+
+
 @pytest.mark.parametrize(("ppl", "mos", "holds"), [(51, 50, True), (49, 50, False), (49, 45, True), (48, 44, False)])
 def test_a_fixed_head_overturns_that_rank_gains_little_by_a_quarter_of_mos(ppl: float, mos: float, holds: bool) -> None:
     one = study(test_ppl={"softmax": 50.0, "ss": ppl}, rank_press={"softmax": 202, "ss": 2020})

@@ -285,7 +285,10 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
         frame = study.records.rows
         keys = zip(frame["dataset"], frame["model"], frame["seed"], strict=True)
         is_unlearned = [key in study.records.unlearned for key in keys]
-        frames.append(frame.assign(machine=study.hardware, is_unlearned=is_unlearned))
+        machine = frame["run_id"].map(
+            dict(zip(study.records.states["run_id"], study.records.states["hardware"], strict=True))
+        )
+        frames.append(frame.assign(machine=machine.fillna(""), is_unlearned=is_unlearned))
     every = pd.concat(frames)
     run = ["run_id", "machine", "is_unlearned"]
     every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates([*run, "metric"])
