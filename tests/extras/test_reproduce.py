@@ -179,7 +179,10 @@ def resumes(study: Study, undisturbed: dict[str, str]) -> None:
     code, out, _ = Call(study).ends()
     assert code == 0 and "1/1" in out and "Report: " in out
     assert outcome(Path(), study) == undisturbed
-    assert not (Store().study_folder("small") / "partial").exists()
+    page = reproduce.interim_folder(study) / reproduce.PAGE
+    if page.exists():  # on a slow machine, which began an interim report
+        assert page.read_text(encoding="utf-8") == reproduce.FORWARD
+    assert not (reproduce.interim_folder(study) / "records.parquet").exists()
 
 
 @pytest.mark.pipeline
