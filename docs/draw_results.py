@@ -168,7 +168,7 @@ def results(study: Study, archives: Sequence[FinishedStudy]) -> list[str]:
         metrics = [key for key in METRICS if any(own.values(dataset, model, key) for model, own in found.items())]
         rows = [["head", *(METRICS[metric][0] for metric in metrics)]]
         for model, own in found.items():
-            place = "" if first[model] is archived else f" (on {machine(first[model].hardware)})"
+            place = "" if first[model] is archived else f" (on {first[model].hardware})"
             values = [(own.values(dataset, model, metric).values(), METRICS[metric][1]) for metric in metrics]
             rows.append([study.labels[model] + place, *(_cell(list(all_), digits) for all_, digits in values)])
         lines += ["", _heading(study, found, dataset), "", *table(rows)]
@@ -219,7 +219,7 @@ def readings(studies: Sequence[FinishedStudy]) -> list[str]:
         end = (run.values[key] for key in ("valid_ppl", "test_ppl"))
         label = "As in config/paper.yaml" if run.run.model == "transformer" else run.label
         numbers = [*(f"{x:.1f}" for x in early), str(len(run.history)), *(f"{x:.1f}" for x in end)]
-        rows.append([label, machine(run.hardware), falls(run, READ_EPOCH), *numbers])
+        rows.append([label, archive.machine(run.hardware), falls(run, READ_EPOCH), *numbers])
     return ["", *table(rows), ""]
 
 
@@ -228,7 +228,9 @@ def mixture_runs(studies: Sequence[FinishedStudy]) -> list[str]:
     rows = []
     for run in (run for study in studies if study.study in MIXTURES for run in study.runs):
         epochs, ends = len(run.history), (f"{run.values[key]:.2f}" for key in ("valid_ppl", "test_ppl"))
-        rows.append([str(epochs), run.label, machine(run.hardware), str(run.run.seed), falls(run, epochs), *ends])
+        rows.append(
+            [str(epochs), run.label, archive.machine(run.hardware), str(run.run.seed), falls(run, epochs), *ends]
+        )
     head = ["epochs", "head", "machine", "seed", "falls of the rate", "validation", "test"]
     return ["", *table([head, *sorted(rows, key=lambda row: (row[0], row[1] != "Softmax", row[4], row[3]))]), ""]
 
@@ -237,12 +239,6 @@ def falls(run: ArchivedRun, epochs: int) -> str:
     """Return how often the learning rate of `plateau-sgd` has fallen before the last of the first `epochs` epochs."""
     valid = [epoch["valid_ppl"] for epoch in run.history[: epochs - 1]]
     return str(sum(now >= min(valid[:epoch]) for epoch, now in enumerate(valid) if epoch))
-
-
-def machine(hardware: str) -> str:
-    """Return the GPU in a description of hardware or, if it has none, the processor; both if runs used both."""
-    *devices, processor = hardware.replace("(R)", "").removesuffix(" Processor").split(", ")
-    return " and ".join(processor if one.startswith("cpu ") else one for one in devices or [processor])
 
 
 def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
@@ -257,7 +253,7 @@ def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
     decided = [(verdict, verdicts[1].get(key)) for key, verdict in verdicts[0].items() if verdict in DECIDED]
     alike, opposite = (sum(two in DECIDED and (one == two) is same for one, two in decided) for same in (True, False))
     sentence = (
-        f"On {machine(other.hardware)} every run takes another course. Of the {len(decided)} decided conclusions on "
+        f"On {other.hardware} every run takes another course. Of the {len(decided)} decided conclusions on "
         f"trained models, {alike} have the same verdict there, {opposite} the opposite one, and "
         f"{len(decided) - alike - opposite} no decided verdict."
     )

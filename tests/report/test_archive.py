@@ -151,11 +151,16 @@ CONTENT = {
 
 
 @pytest.mark.parametrize(
-    ("machine", "expected"),
-    [("cpu AVX512, A CPU", "A CPU"), ("cpu AVX512, cpu AVX2, A CPU", "A CPU (AVX2)"), ("A GPU, A CPU", "A GPU, A CPU")],
+    ("machines", "expected"),
+    [
+        (["cpu AVX512, A(R) B(TM) CPU @ 2 GHz"], "A B"),
+        (["cpu AVX512, cpu AVX2, A Processor"], "A (AVX2)"),
+        (["G, A"], "G"),
+        (["G, A", "G, cpu AVX2, B"], "G and B (AVX2)"),
+    ],
 )
-def test_an_archive_names_instruction_sets_that_change_bits(machine: str, expected: str) -> None:
-    states = pd.DataFrame({key: [machine] for key in records.STATE_COLUMNS})
+def test_an_archive_names_gpus_or_processors_with_instruction_sets_that_change_bits(machines, expected: str) -> None:
+    states = pd.DataFrame(dict.fromkeys(records.STATE_COLUMNS, machines))
     assert archive.machines(records.Records(pd.DataFrame(columns=list(records.COLUMNS)), states)) == expected
 
 

@@ -32,7 +32,7 @@ FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 ENDING = ".json.gz"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
-NOT_IN_NAMES = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|\s*@.*|[^a-z0-9]+")  # parts of a processor's name
+NOT_IN_NAMES = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*")  # parts of the name that a processor reports
 INSTRUCTIONS = re.compile(r"\bcpu (\w+), ")  # instruction set in the column `hardware` of `Records.states`
 USUAL = {"AVX512"}  # the instruction set that the name of a machine leaves out
 Columns = dict[str, list[Any]]
@@ -189,6 +189,16 @@ def called(file: Path) -> str:
     return next((full.relative_to(home).as_posix() for home in homes), file.name)
 
 
+def machine(hardware: str) -> str:
+    """Return the GPU in a run's hardware or, if it has none, the processor, such as `Intel Xeon`; both if it used both.
+
+    `hardware` is a value of the column `hardware` of `Records.states`, or the name that a processor reports.
+    """
+    *devices, processor = hardware.split(", ")
+    used = [processor if device.startswith("cpu ") else device for device in devices] or [processor]
+    return " and ".join(" ".join(NOT_IN_NAMES.sub("", name).split()) for name in dict.fromkeys(used))
+
+
 def machines(found: records.Records) -> str:
     """Return the GPUs and processors of the runs in `found` as text, such as `AMD EPYC (AVX2)`, joined by " and ".
 
@@ -197,9 +207,10 @@ def machines(found: records.Records) -> str:
     """
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
     names = []
-    for machine in sorted(set(map(str, found.states["hardware"])) - {""}) or processors:
-        others = sorted(set(INSTRUCTIONS.findall(machine)) - USUAL)
-        names.append(INSTRUCTIONS.sub("", machine) + f" ({', '.join(others)})" * bool(others))
+    for hardware in sorted(set(map(str, found.states["hardware"])) - {""}) or processors:
+        others = sorted(set(INSTRUCTIONS.findall(hardware)) - USUAL)
+        *first, last = machine(hardware).split(" and ")
+        names += [*first, last + f" ({' and '.join(others)})" * bool(others)]
     return " and ".join(dict.fromkeys(names)) or "unknown"
 
 
@@ -272,7 +283,7 @@ def save(content: dict[str, Any]) -> Path:
     Raises:
         UserError: a key is missing or unknown, or a value is not valid.
     """
-    hardware = "-".join(NOT_IN_NAMES.sub(" ", content["hardware"].lower()).split())
+    hardware = "-".join(re.findall("[a-z0-9]+", machine(content["hardware"]).lower()))
     path = FOLDER / f"{content['study']}-{hardware}{ENDING}"
     read(ArchiveFile, content, str(path))
     text = json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -328,7 +339,7 @@ def load(path: Path) -> FinishedStudy:
             runs.append(ArchivedRun(unique, label, hardware, run, values, one.history, one.epoch_ranks, one.spectrum))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
-    facts = (stored.study, stored.title, stored.hardware, stored.corpora)
+    facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora)
     return FinishedStudy(name, *facts, stored.claims, found, tuple(runs))
 
 

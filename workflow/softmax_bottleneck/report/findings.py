@@ -285,10 +285,9 @@ def rank_bound(studies: Sequence[FinishedStudy]) -> Finding | None:
         frame = study.records.rows
         keys = zip(frame["dataset"], frame["model"], frame["seed"], strict=True)
         is_unlearned = [key in study.records.unlearned for key in keys]
-        machine = frame["run_id"].map(
-            dict(zip(study.records.states["run_id"], study.records.states["hardware"], strict=True))
-        )
-        frames.append(frame.assign(machine=machine.fillna(""), is_unlearned=is_unlearned))
+        machines = dict(zip(study.records.states["run_id"], study.records.states["hardware"], strict=True))
+        machine = [machines.get(run_id, "") for run_id in frame["run_id"]]
+        frames.append(frame.assign(machine=machine, is_unlearned=is_unlearned))
     every = pd.concat(frames)
     run = ["run_id", "machine", "is_unlearned"]
     every = every[(every["condition"] == "") & (every["run_id"] != "")].drop_duplicates([*run, "metric"])
