@@ -149,7 +149,7 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
 def results(study: Study, archives: Sequence[FinishedStudy]) -> list[str]:
     """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models.
 
-    `archives` are those of the study, one per machine. A model is shown as the first archive that has it measured it.
+    `archives` are those of the study, one per machine. The first archive that has a model gives its numbers.
     """
     archived, *again = archives
     verdicts = [entry["verdict"] for entry in archived.claims]
@@ -232,7 +232,7 @@ def mixture_runs(studies: Sequence[FinishedStudy]) -> list[str]:
             [str(epochs), run.label, archive.machine(run.hardware), str(run.run.seed), falls(run, epochs), *ends]
         )
     head = ["epochs", "head", "machine", "seed", "falls of the rate", "validation", "test"]
-    return ["", *table([head, *sorted(rows, key=lambda row: (row[0], row[1] != "Softmax", row[4], row[3]))]), ""]
+    return ["", *table([head, *sorted(rows, key=lambda row: (int(row[0]), row[1] != "Softmax", row[4], row[3]))]), ""]
 
 
 def falls(run: ArchivedRun, epochs: int) -> str:
@@ -253,9 +253,8 @@ def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
     decided = [(verdict, verdicts[1].get(key)) for key, verdict in verdicts[0].items() if verdict in DECIDED]
     alike, opposite = (sum(two in DECIDED and (one == two) is same for one, two in decided) for same in (True, False))
     sentence = (
-        f"On {other.hardware} every run takes another course. Of the {len(decided)} decided conclusions on "
-        f"trained models, {alike} have the same verdict there, {opposite} the opposite one, and "
-        f"{len(decided) - alike - opposite} no decided verdict."
+        f"On {other.hardware} every run takes another course. Verdicts there on the {len(decided)} decided conclusions "
+        f"on trained models: {alike} the same, {opposite} opposite, {len(decided) - alike - opposite} not decided."
     )
     return ["", sentence] if decided else []
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from softmax_bottleneck import study as config
@@ -72,3 +73,9 @@ def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:
         runs, stated = re.search(r"full size: ([\d,]+) runs \| about ([\d,]+) GPU hours", text).groups()
         assert int(runs.replace(",", "")) == len(study.needed), page
         assert float(stated.replace(",", "")) == pytest.approx(hours, rel=0.05), page
+
+
+def test_falls_of_the_rate_follow_epochs_that_are_no_better() -> None:
+    history = [{"valid_ppl": ppl} for ppl in (10.0, 9.0, 9.5, 9.0, 8.0, 8.5)]  # the rate falls after epochs 3, 4 and 6
+    run = SimpleNamespace(history=history)
+    assert [draw_results.falls(run, epochs) for epochs in (1, 3, 4, 5, 6)] == ["0", "0", "1", "2", "2"]

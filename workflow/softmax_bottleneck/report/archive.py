@@ -194,9 +194,13 @@ def machine(hardware: str) -> str:
 
     `hardware` is a value of the column `hardware` of `Records.states`, or the name that a processor reports.
     """
+    return " and ".join(_units(hardware))
+
+
+def _units(hardware: str) -> list[str]:
     *devices, processor = hardware.split(", ")
     used = [processor if device.startswith("cpu ") else device for device in devices] or [processor]
-    return " and ".join(" ".join(NOT_IN_NAMES.sub("", name).split()) for name in dict.fromkeys(used))
+    return [" ".join(NOT_IN_NAMES.sub("", name).split()) for name in dict.fromkeys(used)]
 
 
 def machines(found: records.Records) -> str:
@@ -209,7 +213,7 @@ def machines(found: records.Records) -> str:
     names = []
     for hardware in sorted(set(map(str, found.states["hardware"])) - {""}) or processors:
         others = sorted(set(INSTRUCTIONS.findall(hardware)) - USUAL)
-        *first, last = machine(hardware).split(" and ")
+        *first, last = _units(hardware)
         names += [*first, last + f" ({' and '.join(others)})" * bool(others)]
     return " and ".join(dict.fromkeys(names)) or "unknown"
 
