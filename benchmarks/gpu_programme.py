@@ -1,0 +1,504 @@
+"""What to do with a quarter of an hour on a GPU: three leases, rehearsed on a CPU (docs/gpu.md).
+
+python benchmarks/gpu_programme.py pack --mirror FOLDER   # here: .lease, with wheels, tokens and word similarities
+bash benchmarks/gpu_programme.sh A --out FOLDER           # there: results go to FOLDER as they come
+bash benchmarks/gpu_programme.sh A --dry                  # here, on two cores in two minutes, in small
+
+A  the main paper at its size: a gate that measures, then Softmax (and LMS-PLIF beside it, if the gate allows) trained
+   for as many epochs as fit; perplexities and ranks of what has ended; updates timed against the plain ones
+B  the main job on a GPU (study, leases, a kill, the same command again), the updates of six heads in four precisions,
+   spectra at both published sizes, then MoS
+C  the runs of A once more with their remaining epochs, or those of the study that --study names
+
+A lease stops itself before --seconds are over. The same command again resumes: parts that have ended are not repeated.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+CARRIED = ROOT / ".lease"
+STUDY = ROOT / "config" / "published-gpu.yaml"
+WHEELS = ("annotated-types", "psutil", "pydantic", "pydantic-core", "safetensors", "typing-extensions",
+          "typing-inspection", "pyyaml")  # fmt: skip
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_26_x86_64")
+PART_MIB = 15  # files that come back are smaller
+GATE_UPDATES, PROFILED = 60, 20
+SHARED_RATE = 0.7  # a second run is trained beside the first if the first keeps this share of its speed
+AVERAGED_FROM = 0.2  # of all epochs, as published: 200 of 1,000
+STARTUP_S = 25.0  # of a training process: imports, and capturing every chunk length twice
+SAFETY = 0.97
+
+
+@dataclass
+class Lease:
+    """The time and the folders of one call.
+
+    Attributes:
+        seconds: how long the call may take, from `began`.
+        back: folder of the few files that come back: lease.tar.gz, and weights.
+        dry: True to do everything in small on a CPU.
+        study: the study that is trained.
+        out: folder of logs, curves and timings, all of which are packed into lease.tar.gz.
+    """
+
+    seconds: float
+    back: Path
+    dry: bool
+    study: Path = STUDY
+    out: Path = ROOT / "results" / "lease" / "out"
+    began: float = field(default_factory=time.monotonic)
+
+    def left_s(self) -> float:
+        return self.seconds - (time.monotonic() - self.began)
+
+    def log(self, line: str) -> None:
+        print(f"[{time.monotonic() - self.began:6.1f} s] {line}", flush=True)
+
+    def write(self, name: str, facts: Any) -> None:
+        (self.out / name).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.dry else "cuda"
+
+
+# --- before the lease -----------------------------------------------------------------------------------------------
+def pack(mirror: Path) -> None:
+    """Write .lease: wheels of what a GPU machine may lack (Python 3.12), tokens of ptb and the word similarities."""
+    shutil.rmtree(CARRIED, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
+           "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp"]  # fmt: skip
+    pip += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    locked = dict(
+        line.split("==") for line in (ROOT / "envs" / "requirements.lock").read_text().split() if "==" in line
+    )
+    subprocess.run([*pip, "-d", str(CARRIED / "wheels"), *(f"{name}=={locked[name]}" for name in WHEELS)], check=True)
+    for step, dataset in (("download", "ptb"), ("tokenise", "ptb"), ("download", "word-sim")):
+        subprocess.run(
+            [sys.executable, "-m", "softmax_bottleneck", step, "--study", str(STUDY), "--dataset", dataset,
+             "--set", f"mirror={mirror.resolve()}"], check=True, env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")},
+            cwd=ROOT)  # fmt: skip
+    for part in ("tokens/ptb", "corpora/word-sim"):
+        shutil.copytree(ROOT / "results" / part, CARRIED / "results" / part)
+    size = sum(file.stat().st_size for file in CARRIED.rglob("*") if file.is_file()) / 2**20
+    print(f"{CARRIED}: {size:.1f} MiB; name it in what is carried to the GPU machine")
+
+
+def unpack(lease: Lease) -> None:
+    """Copy the carried tokens to results/, or make those of the dry study."""
+    if lease.dry:
+        for step in ("download", "tokenise"):
+            command(lease, step, "--dataset", "truth-nano")
+        return
+    shutil.copytree(CARRIED / "results", ROOT / "results", dirs_exist_ok=True)
+
+
+DRY_STUDY = """extends: {study}
+study: {name}-dry
+datasets: [ptb, wikitext-2, truth-nano]
+seeds: [1]
+settings:
+  - when: {{dataset: truth-nano}}
+    body: {{embedding_size: 8, hidden_size: 12, layers: 2, context_size: null, dropout_input: 0.1, dropout_hidden: 0.1}}
+    schedule: {{batch_size: 8, eval_batch_size: 8, bptt: 12, learning_rate: 5, precision: fp32}}
+experiments:
+  parthiban2021-table2: {{datasets: [truth-nano], models: [softmax, lms-plif, mos]}}
+"""
+
+
+# --- the gate ---------------------------------------------------------------------------------------------------------
+def build_trainer(model: str, precision: str, device: str, study_file: Path) -> Any:
+    """Return a trainer of a model of the study at its first seed, on the carried text."""
+    import torch
+    from softmax_bottleneck.corpora import corpus
+    from softmax_bottleneck.study import load_study
+    from softmax_bottleneck.training.trainer import Trainer
+
+    study = load_study(study_file)
+    run = next(run for run in study.needed if run.model == model)
+    schedule = dataclasses.replace(run.schedule, precision=precision, epochs=1000, switch_after_epoch=1000)
+    run = dataclasses.replace(run, schedule=schedule)
+    return Trainer(run, corpus.load_for(study, run), torch.device(device))
+
+
+@contextmanager
+def settled(trainer: Any) -> Iterator[None]:
+    """Enter the numerics of a training step."""
+    from softmax_bottleneck.jobs.numerics import numerics
+
+    with numerics(trainer.run, trainer.device):
+        yield
+
+
+def wait(device: str) -> None:
+    import torch
+
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def losses_of(trainer: Any, updates: int) -> list[float]:
+    """Do some updates and return their losses in nats."""
+    found = []
+    for _ in range(updates):
+        before = trainer.tally.block_sum.item()
+        trainer.update()
+        found.append(trainer.tally.block_sum.item() - before)
+    return found
+
+
+def timed_updates(trainer: Any, updates: int, device: str) -> float:
+    """Return seconds per update of the first chunks of the text, which have been captured already."""
+    trainer.place = dataclasses.replace(trainer.place, chunk=0)
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(updates):
+        trainer.update()
+    wait(device)
+    return (time.perf_counter() - began) / updates
+
+
+def profile(model: str, device: str, study: Path) -> None:
+    """Print a table of the operations that take the most time in some updates, without graphs."""
+    from torch.profiler import ProfilerActivity, profile
+
+    trainer = build_trainer(model, "fp32" if device == "cpu" else "tf32", device, study)
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+    with settled(trainer):
+        trainer.replayed = None
+        timed_updates(trainer, 4, device)
+        with profile(activities=activities) as recorded:
+            timed_updates(trainer, 4 if device == "cpu" else PROFILED, device)
+    key = f"self_{device}_time_total"
+    print(recorded.key_averages().table(sort_by=key, row_limit=30, max_name_column_width=70))
+
+
+def solo(lease: Lease, model: str) -> dict[str, Any]:
+    """Compare and time the updates of fp32 and TF32 with nothing else on the device; validation and a profile too."""
+    from softmax_bottleneck.training.trainer import evaluate
+
+    updates, facts = (6 if lease.dry else GATE_UPDATES), {}
+    for name, precision in (("fp32", "fp32"), ("tf32", "tf32"), ("tf32 again", "tf32")):
+        trainer = build_trainer(model, "fp32" if lease.dry else precision, lease.device, lease.study)
+        with settled(trainer):
+            losses = losses_of(trainer, updates)
+            row: dict[str, Any] = {"losses_nats": losses, "graphs_refused": trainer.graphs_refused}
+            row["ms_per_update"] = 1e3 * timed_updates(trainer, updates, lease.device)
+            if name == "tf32":
+                began = time.perf_counter()
+                evaluate(trainer.model, trainer.valid_LB, trainer.schedule.bptt)
+                wait(lease.device)
+                row |= {"validation_s": time.perf_counter() - began, "updates_per_epoch": len(trainer.chunks)}
+        facts[name] = row
+        lease.log(f"gate: {model} {name}: {row['ms_per_update']:.2f} ms an update, last loss {losses[-1]:.4f}")
+    first, second = facts["tf32"]["losses_nats"], facts["tf32 again"]["losses_nats"]
+    gap = max(abs(a - b) for a, b in zip(facts["fp32"]["losses_nats"], first, strict=True))
+    return facts | {"same_bits_twice": first == second, "largest_loss_difference_nats": gap}
+
+
+def rate(model: str, folder: Path, device: str, study: Path, seconds: float) -> None:
+    """Be one of several processes on the device: print seconds per update and per validation while all are at work."""
+    from softmax_bottleneck.training.trainer import evaluate
+
+    until(folder / "build")
+    trainer = build_trainer(model, "fp32" if device == "cpu" else "tf32", device, study)
+    warm = 6 if device == "cpu" else GATE_UPDATES
+    with settled(trainer):
+        losses_of(trainer, warm)
+        (folder / f"ready-{model}").touch()
+        until(folder / "go")
+        began, total, turns = time.perf_counter(), 0.0, 0
+        while time.perf_counter() - began < seconds or not turns:
+            total, turns = total + timed_updates(trainer, warm, device), turns + 1
+        wait(device)
+        began = time.perf_counter()
+        evaluate(trainer.model, trainer.valid_LB, trainer.schedule.bptt)
+        wait(device)
+        facts = {"s_per_update": total / turns, "validation_s": time.perf_counter() - began}
+        print(json.dumps(facts | {"updates_per_epoch": len(trainer.chunks)}))
+
+
+def until(file: Path, seconds: float = 120.0) -> None:
+    """Wait for a file."""
+    end = time.monotonic() + seconds
+    while not file.exists():
+        if time.monotonic() > end:
+            sys.exit(f"{file}: not there after {seconds:.0f} s")
+        time.sleep(0.02)
+
+
+def start(what: str, model: str, folder: Path, lease: Lease) -> subprocess.Popen[str]:
+    """Start this script as `rate` or `profile` in a process of its own."""
+    words = [what, "--model", model, "--folder", str(folder), "--study", str(lease.study)]
+    words += ["--dry"] if lease.dry else []
+    return subprocess.Popen([sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True)
+
+
+def together(lease: Lease, models: Sequence[str], folder: Path, processes: Sequence[subprocess.Popen[str]]) -> Any:
+    """Return {model: rates} of processes that work on the device at the same time; a failed one is left out."""
+    (folder / "build").touch()
+    for model, process in zip(models, processes, strict=True):
+        while not (folder / f"ready-{model}").exists() and process.poll() is None:
+            time.sleep(0.05)
+    (folder / "go").touch()
+    found = {}
+    for model, process in zip(models, processes, strict=True):
+        answer, _ = process.communicate()
+        if process.returncode == 0:
+            found[model] = json.loads(answer.splitlines()[-1])
+            lease.log(f"gate: {model} beside the others: {1e3 * found[model]['s_per_update']:.2f} ms an update")
+    return found
+
+
+def epoch_s(facts: dict[str, Any]) -> float:
+    return float(facts["s_per_update"] * facts["updates_per_epoch"] + facts["validation_s"])
+
+
+def gate(lease: Lease, models: Sequence[str]) -> dict[str, Any]:
+    """Measure the first model alone and all together; write gate.json with the epochs of each model to be trained."""
+    stored = ROOT / "results" / "lease" / f"gate-{lease.study.stem}.json"
+    if stored.exists() and not lease.dry:
+        return dict(json.loads(stored.read_text()))
+    folder = stored.parent / "meet"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    processes = [start("rate", model, folder, lease) for model in models]
+    try:
+        alone = solo(lease, models[0])
+        shared = together(lease, models, folder, processes)
+    finally:
+        for process in processes:
+            process.kill()
+    single = {key: alone["tf32"][key] for key in ("updates_per_epoch", "validation_s")}
+    single["s_per_update"] = alone["tf32"]["ms_per_update"] / 1e3
+    kept = single["s_per_update"] / shared[models[0]]["s_per_update"] if models[0] in shared else 0.0
+    is_shared = len(shared) == len(models) and (kept >= SHARED_RATE or lease.dry)
+    rates = shared if is_shared else {models[0]: single}
+    for_training_s = lease.left_s() - STARTUP_S - 20
+    epochs = {model: max(5, int(SAFETY * for_training_s / epoch_s(facts))) for model, facts in rates.items()}
+    if lease.dry:
+        epochs = dict.fromkeys(epochs, 5)
+    facts = {"alone": alone, "together": shared, "speed_kept_beside_the_others": kept, "epochs": epochs}
+    facts["epoch_s"] = {model: epoch_s(rate) for model, rate in rates.items()}
+    stored.write_text(json.dumps(facts))
+    lease.write("gate.json", facts)
+    lease.log(f"gate: the first model keeps {kept:.2f} of its speed; epochs {epochs}")
+    return facts
+
+
+def leased_study(lease: Lease, epochs: dict[str, int]) -> Path:
+    """Write the study that is trained: the declared one with the epochs that the gate found."""
+    layers = [
+        f"  - when: {{model: {model}}}\n"
+        f"    schedule: {{epochs: {count}, switch_after_epoch: {max(1, round(AVERAGED_FROM * count))}}}\n"
+        for model, count in epochs.items()
+    ]
+    file = lease.study.with_name(f"{lease.study.stem}.lease.yaml")
+    file.write_text(f"extends: {lease.study.name}\nstudy: {lease.study.stem}\nsettings:\n{''.join(layers)}")
+    shutil.copy(file, lease.out)
+    return file
+
+
+# --- parts --------------------------------------------------------------------------------------------------------------
+def command(lease: Lease, *words: str, study: Path | None = None) -> int:
+    done = subprocess.run([sys.executable, "-m", "softmax_bottleneck", words[0], "--study", str(study or lease.study),
+                           *words[1:]], cwd=ROOT)  # fmt: skip
+    return done.returncode
+
+
+def runs_of(study_file: Path, models: Sequence[str]) -> dict[str, str]:
+    """Return {model: path of its run}."""
+    from softmax_bottleneck.study import load_study
+
+    return {run.model: run.path for run in load_study(study_file).needed if run.model in models}
+
+
+def train(lease: Lease, study: Path, paths: dict[str, str], until_left_s: float) -> dict[str, int]:
+    """Train runs at the same time on the one device; stop and save in time. Return the exit codes."""
+    seconds = lease.left_s() - until_left_s
+    paths = {model: path for model, path in paths.items() if not (run_folder(path) / "done.json").exists()}
+    if paths and seconds < 10:
+        lease.log("no time is left to train")
+        return {}
+    environment = os.environ | {"SOFTMAX_BOTTLENECK_GPU_IS_GIVEN": "1"}
+    processes = {}
+    for model, path in paths.items():
+        log = (lease.out / f"train-{model}.log").open("a")
+        words = ["train", "--study", str(study), "--run", path, "--max-wall", f"{seconds:.0f}s", "--diverged-ok"]
+        processes[model] = subprocess.Popen([sys.executable, "-m", "softmax_bottleneck", *words], cwd=ROOT,
+                                            env=environment, stdout=log, stderr=subprocess.STDOUT)  # fmt: skip
+    while any(process.poll() is None for process in processes.values()) and lease.left_s() > 3:
+        time.sleep(1)
+        copy_curves(lease, paths)
+    for process in processes.values():
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+    codes = {model: process.wait() for model, process in processes.items()}
+    copy_curves(lease, paths)
+    lease.log(f"training ended with {codes} (75: stopped at its limit and saved)")
+    return codes
+
+
+def run_folder(path: str) -> Path:
+    return ROOT / "results" / "runs" / path
+
+
+def copy_curves(lease: Lease, paths: dict[str, str]) -> None:
+    for model, path in paths.items():
+        file = run_folder(path) / "epochs.jsonl"
+        if file.exists():
+            (lease.out / f"epochs-{model}.jsonl").write_bytes(file.read_bytes())
+
+
+def measure(lease: Lease, study: Path, paths: dict[str, str]) -> None:
+    """Take the perplexities and ranks of the runs that have ended, all at the same time, and pack their records."""
+    environment = os.environ | {"SOFTMAX_BOTTLENECK_GPU_IS_GIVEN": "1", "OMP_NUM_THREADS": "6"}
+    ended = {model: path for model, path in paths.items() if (run_folder(path) / "done.json").exists()}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "softmax_bottleneck", "measure", "--study", str(study), "--run", path],
+            cwd=ROOT,
+            env=environment,
+        )  # fmt: skip
+        for path in ended.values()
+    ]
+    for process in processes:
+        try:
+            process.wait(timeout=max(5.0, lease.left_s() - 10))
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            lease.log("a measurement was stopped: no time is left")
+    pack_records(lease, paths)
+
+
+def pack_records(lease: Lease, paths: dict[str, str]) -> None:
+    """Write lease.tar.gz: logs, timings, and the runs' folders without weights, hidden states and resume states."""
+    heavy, target = {"hidden.npz", "model.safetensors"}, lease.back / "lease.tar.gz"
+    with tarfile.open(target, "w:gz") as archive:
+        archive.add(lease.out, "out")
+        for path in paths.values():
+            for file in sorted(run_folder(path).rglob("*")):
+                if file.is_file() and not heavy & {file.name, file.stem} and not file.name.startswith((".", "resume-")):
+                    archive.add(file, file.relative_to(ROOT))
+    lease.log(f"lease.tar.gz: {target.stat().st_size / 2**20:.2f} MiB")
+
+
+def pack_weights(lease: Lease, path: str, model: str) -> None:
+    """Write the weights of an ended run in float16, in parts that are small enough to come back."""
+    import safetensors.torch
+
+    file = run_folder(path) / "model.safetensors"
+    if not file.exists():
+        return
+    tensors = {name: tensor.half().contiguous() for name, tensor in safetensors.torch.load_file(file).items()}
+    data, size = safetensors.torch.save(tensors), PART_MIB * 2**20
+    for number, begin in enumerate(range(0, len(data), size)):
+        (lease.back / f"weights-{model}-{number}.part").write_bytes(data[begin : begin + size])
+    lease.log(f"weights of {model} in float16: {len(data) / 2**20:.1f} MiB")
+
+
+def speed(lease: Lease, names: Sequence[str]) -> None:
+    """Time pieces of benchmarks/gpu.py, each in its own process, while there is time."""
+    for name in names:
+        if lease.left_s() < 40:
+            lease.log(f"not timed: {name} and what follows")
+            return
+        words = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--only", name]
+        words += ["--dry"] if lease.dry else ["--out", str(lease.out)]
+        try:
+            subprocess.run(words, cwd=ROOT, timeout=max(20.0, lease.left_s() - 8))
+        except subprocess.TimeoutExpired:
+            lease.log(f"{name}: stopped, no time is left")
+
+
+@contextmanager
+def shared_device(lease: Lease) -> Iterator[None]:
+    """Let the kernels of several processes run at the same time (MPS), if the driver's service starts."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if lease.dry or control is None:
+        lease.log("without MPS")
+        yield
+        return
+    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/mps-pipe", "CUDA_MPS_LOG_DIRECTORY": "/tmp/mps-log"}
+    for folder in ("/tmp/mps-pipe", "/tmp/mps-log"):
+        Path(folder).mkdir(exist_ok=True)
+    lease.log(f"MPS starts: exit code {subprocess.run([control, '-d']).returncode}")
+    try:
+        yield
+    finally:
+        subprocess.run([control], input="quit\n", text=True, timeout=20)
+
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+def lease_a(lease: Lease) -> None:
+    """Train at the published size, as declared in config/published-gpu.yaml; measure what has ended."""
+    unpack(lease)
+    with shared_device(lease):
+        facts = gate(lease, ("softmax", "lms-plif"))
+        study = leased_study(lease, facts["epochs"])
+        paths = runs_of(study, tuple(facts["epochs"]))
+        codes = train(lease, study, paths, until_left_s=18)
+        pack_records(lease, paths)
+        if codes.get("softmax") == 0 and lease.left_s() > 8:
+            pack_weights(lease, paths["softmax"], "softmax")
+        if lease.left_s() > 45:
+            measure(lease, study, paths)
+    if lease.left_s() > 45:
+        profiled = start("profile", "softmax", lease.out, lease)
+        try:
+            (lease.out / "profile.txt").write_text(profiled.communicate(timeout=40)[0])
+        except subprocess.TimeoutExpired:
+            profiled.kill()
+            lease.log("the profile took too long")
+    speed(lease, ("step ptb/softmax", "step ptb/mos", "step wikitext-2/lms-plif"))
+    pack_records(lease, paths)
+
+
+LEASES: dict[str, Callable[[Lease], None]] = {"A": lease_a}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["pack", "rate", "profile", *LEASES])
+    parser.add_argument("--dry", action="store_true", help="in small, on a CPU")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "lease" / "back", help="folder of the results")
+    parser.add_argument("--seconds", type=float, default=590.0, help="how long the call may take")
+    parser.add_argument("--mirror", type=Path, help="pack: folder with copies of the corpora")
+    parser.add_argument("--study", type=Path, default=STUDY, help="the study to train")
+    parser.add_argument("--model", help="rate: the model")
+    parser.add_argument("--folder", type=Path, help="rate: where the processes meet")
+    options = parser.parse_args()
+    device = "cpu" if options.dry else "cuda"
+    if options.what == "pack":
+        return pack(options.mirror)
+    if options.what == "rate":
+        return rate(options.model, options.folder, device, options.study, 1.0 if options.dry else 8.0)
+    if options.what == "profile":
+        return profile(options.model, device, options.study)
+    lease = Lease(options.seconds, options.out.resolve(), options.dry, options.study.resolve())
+    for folder in (lease.back, lease.out):
+        folder.mkdir(parents=True, exist_ok=True)
+    if options.dry:
+        lease.study = options.study.with_name(f"{options.study.stem}.dry.yaml")
+        lease.study.write_text(DRY_STUDY.format(study=options.study.name, name=options.study.stem))
+    LEASES[options.what](lease)
+    lease.log("end")
+    return None
+
+
+if __name__ == "__main__":
+    main()
