@@ -440,7 +440,10 @@ def shared_device(lease: Lease) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run([control], input="quit\n", text=True, timeout=20)
+        try:
+            subprocess.run([control], input="quit\n", text=True, timeout=5)
+        except subprocess.TimeoutExpired:  # seen: it waits for ever after a client was killed
+            subprocess.run(["pkill", "-9", "nvidia-cuda-mps"])
 
 
 # --- leases ---------------------------------------------------------------------------------------------------------
