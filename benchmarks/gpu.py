@@ -18,7 +18,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,15 +29,20 @@ import torch
 from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
 from softmax_bottleneck.heads.matmul import tf32
 from softmax_bottleneck.jobs.numerics import numerics
-from softmax_bottleneck.ranks import DeviceGram
+from softmax_bottleneck.ranks import DeviceGram, gram_singular_values
 from softmax_bottleneck.store import artefacts
 from timing import MIB, Timing, provenance, race, show
 
 RESULTS = Path(__file__).parent / "results"
 REPETITIONS = 7
 BLOCK = 20  # updates between two readings of the clock, so that the host can run ahead of the device
-UPDATES_PER_EPOCH = {"ptb/softmax": 680, "ptb/mos": 1135, "wikitext-2/softmax": 383, "wikitext-2/lms-plif": 383,
-                     "wikitext-2/mos": 2040}  # expected, at the published chunk lengths  # fmt: skip
+UPDATES_PER_EPOCH = {  # expected, at the published chunk lengths
+    **dict.fromkeys(("ptb/softmax", "ptb/sigsoftmax", "ptb/gss", "ptb/lms-plif"), 680),
+    **dict.fromkeys(("ptb/mos", "ptb/moc"), 1135),
+    **dict.fromkeys(("wikitext-2/softmax", "wikitext-2/sigsoftmax", "wikitext-2/gss", "wikitext-2/lms-plif"), 383),
+    **dict.fromkeys(("wikitext-2/mos", "wikitext-2/moc"), 2040),
+}
+SIZES = {"ptb": (82_429, 10_000), "wikitext-2": (33_320, 33_278)}  # contexts and words of the published matrices
 WIDTHS = (8_192, 16_384, 24_576, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
 PRECISIONS = ("fp32", "tf32", "tf32x3", "bf16")
 
@@ -46,9 +51,10 @@ PRECISIONS = ("fp32", "tf32", "tf32x3", "bf16")
 class Place:
     """The device, and whether everything is measured in small."""
 
-    def __init__(self, dry: bool) -> None:
+    def __init__(self, dry: bool, quick: bool = False) -> None:
         self.dry, self.device = dry, "cpu" if dry else "cuda"
-        self.repetitions = 2 if dry else REPETITIONS
+        self.calls = 2 if dry else 5 if quick else BLOCK
+        self.repetitions = 2 if dry else 3 if quick else REPETITIONS
         self.precisions = tuple(one for one in PRECISIONS if one != "tf32" or not dry)  # which a CPU has not
 
     def wait(self) -> None:
@@ -61,20 +67,19 @@ class Place:
         return numerics(shipped, torch.device(self.device))
 
     def block(self, run: Callable[[], object], shipped: bool = True) -> Callable[[], None]:
-        """Return a function that makes BLOCK calls (2 in a dry run), by default with a training step's numerics."""
+        """Return a function that makes `self.calls` calls, by default with a training step's numerics."""
 
         def block() -> None:
             with self.numerics() if shipped else nullcontext():
-                for _ in range(2 if self.dry else BLOCK):
+                for _ in range(self.calls):
                     run()
 
         return block
 
     def race(self, blocks: dict[str, Callable[[], None]], repetitions: int) -> dict[str, Timing]:
         """Time the blocks; the result is per call."""
-        calls = 2 if self.dry else BLOCK
         return {
-            name: Timing(t.median / calls, t.low / calls, t.high / calls, t.repetitions)
+            name: Timing(t.median / self.calls, t.low / self.calls, t.high / self.calls, t.repetitions)
             for name, t in race(blocks, repetitions, self.wait).items()
         }
 
@@ -159,6 +164,24 @@ def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
     return [{"n": n, **seconds}]
 
 
+def spectrum(place: Place, corpus: str) -> list[dict[str, Any]]:
+    """Time the spectrum of a matrix of log-probabilities of published size, as the step `spectrum` computes it."""
+    m, n = (300, 200) if place.dry else SIZES[corpus]
+    head_VD = torch.randn(n, 16, device=place.device)
+
+    def chunks() -> Iterator[np.ndarray[Any, Any]]:
+        for start in range(0, m, 4096):
+            h_RD = torch.randn(min(4096, m - start), 16, device=place.device)
+            yield torch.log_softmax(h_RD @ head_VD.T, 1).sigmoid().cpu().numpy()  # of full rank
+
+    began = time.perf_counter()
+    make = functools.partial(DeviceGram, torch=torch, device=place.device)
+    found = gram_singular_values(chunks(), n, make_gram=make)
+    place.wait()
+    seconds = time.perf_counter() - began
+    return [{"corpus": corpus, "m": m, "n": n, "s": round(seconds, 2), "method": found.method}]
+
+
 def waits(place: Place, name: str) -> list[dict[str, Any]]:
     """Run an update in which waiting for the device is an error; repeat this, and compare the weights bit for bit."""
     results = []
@@ -188,6 +211,7 @@ def pieces() -> dict[str, Piece]:
     }
     found |= {f"graph {name}": functools.partial(graph, name=name) for name in ("ptb/softmax", "wikitext-2/mos")}
     found |= {f"step {name}": functools.partial(step, name=name) for name in UPDATES_PER_EPOCH}
+    found |= {f"spectrum {corpus}": functools.partial(spectrum, corpus=corpus) for corpus in SIZES}
     found |= {f"eigenvalues {n}": functools.partial(eigenvalues, size=str(n)) for n in WIDTHS}
     return found | {f"head {name}": functools.partial(head, name=name) for name in cases()}
 
@@ -232,6 +256,7 @@ def work(options: argparse.Namespace, place: Place) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dry", action="store_true", help="in small on the CPU; nothing is written")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--list", action="store_true", help="the pieces, and which are done")
     parser.add_argument("--only", default="", metavar="NAME", help="pieces whose name begins so, done or not")
     parser.add_argument("--minutes", type=float, default=9.0, help="no piece begins later than this")
@@ -239,7 +264,7 @@ def main() -> None:
     options = parser.parse_args()
     if not options.dry and not torch.cuda.is_available():
         sys.exit("gpu.py: PyTorch sees no GPU here; --dry runs every piece in small on the CPU")
-    work(options, Place(options.dry))
+    work(options, Place(options.dry, options.quick))
 
 
 if __name__ == "__main__":

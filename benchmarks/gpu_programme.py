@@ -8,7 +8,7 @@ A  the main paper at its size: a gate that measures, then Softmax (and LMS-PLIF 
    for as many epochs as fit; perplexities and ranks of what has ended; updates timed against the plain ones
 B  the main job on a GPU (study, leases, a kill, the same command again), the updates of six heads in four precisions,
    spectra at both published sizes, then MoS
-C  the runs of A once more with their remaining epochs, or those of the study that --study names
+C  LMS-PLIF as in A
 
 A lease stops itself before --seconds are over. The same command again resumes: parts that have ended are not repeated.
 """
@@ -32,8 +32,14 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 CARRIED = ROOT / ".lease"
 STUDY = ROOT / "config" / "published-gpu.yaml"
-WHEELS = ("annotated-types", "psutil", "pydantic", "pydantic-core", "safetensors", "typing-extensions",
-          "typing-inspection", "pyyaml")  # fmt: skip
+# Packages of the lock that a GPU machine with PyTorch has, with what only they need; and tools of developers.
+THERE = """torch numpy scipy pandas matplotlib pyarrow pillow seaborn contourpy cycler fonttools kiwisolver pyparsing
+    python-dateutil pytz six packaging filelock fsspec jinja2 markupsafe mpmath networkx sympy setuptools pip wheel
+    certifi charset-normalizer idna requests urllib3 triton cuda-bindings cuda-pathfinder"""
+DEVELOPING = """mypy mypy-extensions ruff black shfmt-py snakefmt import-linter grimp playwright axe-playwright-python
+    greenlet pandas-stubs scipy-stubs types-pyyaml optype numpy-typing-compat librt ast-serialize pytest pytest-xdist
+    hypothesis execnet iniconfig pluggy sortedcontainers pytokens pathspec"""
+WITHOUT_WHEEL = ("connection-pool",)  # built here, in pure Python
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_26_x86_64")
 PART_MIB = 15  # files that come back are smaller
 GATE_UPDATES, PROFILED = 60, 20
@@ -83,17 +89,24 @@ def pack(mirror: Path) -> None:
     pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps",
            "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp"]  # fmt: skip
     pip += [word for platform in PLATFORMS for word in ("--platform", platform)]
-    locked = dict(
-        line.split("==") for line in (ROOT / "envs" / "requirements.lock").read_text().split() if "==" in line
-    )
-    subprocess.run([*pip, "-d", str(CARRIED / "wheels"), *(f"{name}=={locked[name]}" for name in WHEELS)], check=True)
+    pins = [word for word in (ROOT / "envs" / "requirements.lock").read_text().split() if "==" in word]
+    left_out = {*THERE.split(), *DEVELOPING.split()}
+    wanted = [pin for pin in pins if pin.partition("==")[0] not in left_out]
+    sources = [pin for pin in wanted if pin.partition("==")[0] in WITHOUT_WHEEL]
+    subprocess.run([*pip, "-d", str(CARRIED / "wheels"), *(pin for pin in wanted if pin not in sources)], check=True)
+    built = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps"]
+    subprocess.run([*built, "-w", str(CARRIED / "wheels"), *sources], check=True)
+    module = [sys.executable, "-m", "softmax_bottleneck"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow")}
     for step, dataset in (("download", "ptb"), ("tokenise", "ptb"), ("download", "word-sim")):
-        subprocess.run(
-            [sys.executable, "-m", "softmax_bottleneck", step, "--study", str(STUDY), "--dataset", dataset,
-             "--set", f"mirror={mirror.resolve()}"], check=True, env=os.environ | {"PYTHONPATH": str(ROOT / "workflow")},
-            cwd=ROOT)  # fmt: skip
+        options = ["--study", str(STUDY), "--dataset", dataset, "--set", f"mirror={mirror.resolve()}"]
+        subprocess.run([*module, step, *options], check=True, env=environment, cwd=ROOT)
     for part in ("tokens/ptb", "corpora/word-sim"):
         shutil.copytree(ROOT / "results" / part, CARRIED / "results" / part)
+    for file in (file for name in ("ptb", "word-sim") for file in sorted((mirror / name).iterdir())):
+        target = CARRIED / "mirror" / file.parent.name / file.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
     size = sum(file.stat().st_size for file in CARRIED.rglob("*") if file.is_file()) / 2**20
     print(f"{CARRIED}: {size:.1f} MiB; name it in what is carried to the GPU machine")
 
@@ -120,7 +133,7 @@ experiments:
 """
 
 
-# --- the gate ---------------------------------------------------------------------------------------------------------
+# --- the gate -------------------------------------------------------------------------------------------------------
 def build_trainer(model: str, precision: str, device: str, study_file: Path) -> Any:
     """Return a trainer of a model of the study at its first seed, on the carried text."""
     import torch
@@ -313,7 +326,7 @@ def leased_study(lease: Lease, epochs: dict[str, int]) -> Path:
     return file
 
 
-# --- parts --------------------------------------------------------------------------------------------------------------
+# --- parts ----------------------------------------------------------------------------------------------------------
 def command(lease: Lease, *words: str, study: Path | None = None) -> int:
     done = subprocess.run([sys.executable, "-m", "softmax_bottleneck", words[0], "--study", str(study or lease.study),
                            *words[1:]], cwd=ROOT)  # fmt: skip
@@ -373,7 +386,7 @@ def measure(lease: Lease, study: Path, paths: dict[str, str]) -> None:
             [sys.executable, "-m", "softmax_bottleneck", "measure", "--study", str(study), "--run", path],
             cwd=ROOT,
             env=environment,
-        )  # fmt: skip
+        )
         for path in ended.values()
     ]
     for process in processes:
@@ -411,16 +424,17 @@ def pack_weights(lease: Lease, path: str, model: str) -> None:
     lease.log(f"weights of {model} in float16: {len(data) / 2**20:.1f} MiB")
 
 
-def speed(lease: Lease, names: Sequence[str]) -> None:
-    """Time pieces of benchmarks/gpu.py, each in its own process, while there is time."""
+def speed(lease: Lease, names: Sequence[str], until_left_s: float = 8.0) -> None:
+    """Time pieces of benchmarks/gpu.py, each kind in its own process, while there is time."""
     for name in names:
-        if lease.left_s() < 40:
+        seconds = lease.left_s() - until_left_s
+        if seconds < 32:
             lease.log(f"not timed: {name} and what follows")
             return
-        words = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--only", name]
+        words = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--only", name, "--quick"]
         words += ["--dry"] if lease.dry else ["--out", str(lease.out)]
         try:
-            subprocess.run(words, cwd=ROOT, timeout=max(20.0, lease.left_s() - 8))
+            subprocess.run(words, cwd=ROOT, timeout=seconds)
         except subprocess.TimeoutExpired:
             lease.log(f"{name}: stopped, no time is left")
 
@@ -447,19 +461,27 @@ def shared_device(lease: Lease) -> Iterator[None]:
 
 
 # --- leases ---------------------------------------------------------------------------------------------------------
-def lease_a(lease: Lease) -> None:
-    """Train at the published size, as declared in config/published-gpu.yaml; measure what has ended."""
-    unpack(lease)
+def trained(lease: Lease, models: Sequence[str]) -> dict[str, str]:
+    """Train models of the study for as many epochs as fit, measure what has ended, and return {model: path}.
+
+    The models after the first are trained beside it if the gate allows.
+    """
     with shared_device(lease):
-        facts = gate(lease, ("softmax", "lms-plif"))
+        facts = gate(lease, models)
         study = leased_study(lease, facts["epochs"])
         paths = runs_of(study, tuple(facts["epochs"]))
         codes = train(lease, study, paths, until_left_s=18)
         pack_records(lease, paths)
-        if codes.get("softmax") == 0 and lease.left_s() > 8:
-            pack_weights(lease, paths["softmax"], "softmax")
+        if codes.get(models[0]) == 0 and lease.left_s() > 8:
+            pack_weights(lease, paths[models[0]], models[0])
         if lease.left_s() > 45:
             measure(lease, study, paths)
+    return paths
+
+
+def lease_a(lease: Lease) -> None:
+    """Train at the published size, as declared in config/published-gpu.yaml; then profile and time updates."""
+    paths = trained(lease, ("softmax", "lms-plif"))
     if lease.left_s() > 45:
         profiled = start("profile", "softmax", lease.out, lease)
         try:
@@ -471,7 +493,44 @@ def lease_a(lease: Lease) -> None:
     pack_records(lease, paths)
 
 
-LEASES: dict[str, Callable[[Lease], None]] = {"A": lease_a}
+def lease_b(lease: Lease) -> None:
+    """Run the main job on the GPU and stop it once; time updates and spectra; train MoS in what is left."""
+    main_job(lease)
+    speed(lease, ("spectrum", "step", "eigenvalues 33278"), until_left_s=0.0 if lease.dry else 330.0)
+    pack_records(lease, trained(lease, ("mos",)))
+
+
+def lease_c(lease: Lease) -> None:
+    """Train LMS-PLIF at the published size: its rank of 580 is the paper's most surprising number."""
+    pack_records(lease, trained(lease, ("lms-plif",)))
+
+
+def main_job(lease: Lease) -> None:
+    """Run `reproduce` on a slice of Penn Treebank with three seeds a job, stop it by SIGTERM, and run it again.
+
+    Writes main-job.json: the exit codes and seconds of both calls, and whether the report is there.
+    """
+    mirror = CARRIED / "mirror"
+    words = [sys.executable, "-m", "softmax_bottleneck", "reproduce", "--study", str(ROOT / "tests" / "nano-ptb.yaml")]
+    words += ["--cores", "2" if lease.dry else "12", "--set", f"mirror={mirror}", f"device={lease.device}"]
+    words += ["replicas_per_job=3", "seeds=[1, 2, 3]"]
+    facts: dict[str, Any] = {}
+    with shared_device(lease), (lease.out / "main-job.log").open("a") as log:
+        for name, stopped_after_s in (("stopped", 20.0), ("resumed", None)):
+            began = time.monotonic()
+            process = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                code = process.wait(timeout=stopped_after_s or max(30.0, lease.left_s() - 20))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGTERM)
+                code = process.wait(timeout=60)
+            facts[name] = {"exit_code": code, "s": round(time.monotonic() - began, 1)}
+            lease.log(f"main job {name}: {facts[name]}")
+    facts["report"] = (ROOT / "results" / "nano-ptb" / "report" / "index.html").exists()
+    lease.write("main-job.json", facts)
+
+
+LEASES: dict[str, Callable[[Lease], None]] = {"A": lease_a, "B": lease_b, "C": lease_c}
 
 
 def main() -> None:
@@ -498,6 +557,7 @@ def main() -> None:
     if options.dry:
         lease.study = options.study.with_name(f"{options.study.stem}.dry.yaml")
         lease.study.write_text(DRY_STUDY.format(study=options.study.name, name=options.study.stem))
+    unpack(lease)
     LEASES[options.what](lease)
     lease.log("end")
     return None
