@@ -1,5 +1,6 @@
 """The pages name files, commands and make targets that exist, and the drawings follow the code."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from softmax_bottleneck import __main__ as program
+from softmax_bottleneck.study import Schedule
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "config" / "README.md"]
@@ -25,6 +27,15 @@ def test_links_commands_and_steps_of_the_pages_exist(page: Path) -> None:
         assert target.startswith("http") or (page.parent / target).exists(), target
     found = re.findall(r"python -m softmax_bottleneck ([a-z-]+)|\bsteps? `([a-z-]+)`", " ".join(text.split()))
     assert {command or step for command, step in found} <= set(program.COMMANDS)
+
+
+def test_every_test_that_a_page_names_exists() -> None:
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py")]
+    known = {name for source in sources for name in re.findall(r"def (test_\w+)", source)}
+    metrics = set(re.findall(r"^ +(test_\w+):", (ROOT / "report" / "metrics.yaml").read_text(), re.MULTILINE))
+    settings = {field.name for field in dataclasses.fields(Schedule)}
+    for page in PAGES:
+        assert set(re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))) <= known | metrics | settings, page
 
 
 def test_every_make_target_in_the_pages_exists() -> None:

@@ -27,14 +27,14 @@ def run_of(study: config.Study, model: str) -> config.Run:
 
 
 def test_an_update_of_softmax_by_hand(paper: config.Study, priced: dict[str, tuple[int, costs.Cost]]) -> None:
-    """3 x 2 x 1400 tokens, of 400 x 10,000 and of the layers' weights; 681 updates an epoch, 3 ms each besides."""
+    """3 x 2 x 1400 tokens, of 400 x 10,000 and of the layers' weights; 681 updates an epoch, 3 ms and 68 steps each."""
     run = run_of(paper, "softmax")
     layers = 4 * (1150 * (400 + 1150) + 1150 * (1150 + 1150) + 400 * (1150 + 400)) + 8 * (1150 + 1150 + 400)
     parameters = 400 * 10_000 + 10_000 + layers
-    flops_per_token = 2 * parameters
+    token_s = 2 * 4_000_000 / 45e12 + 2 * (parameters - 4_000_000) / 19e12
     updates = 929_589 / (20 * 70 * 0.975)
-    epoch_s = 3 * 929_589 * flops_per_token / 45e12 + updates * 3e-3
-    epoch_s += 73_760 * flops_per_token / 45e12 + 73_760 / 700 / 3 * 3e-3
+    epoch_s = 3 * 929_589 * token_s + updates * (3e-3 + 3 * 70 * 0.975 * 1.8e-5)
+    epoch_s += 73_760 * token_s + 73_760 / 700 / 3 * (3e-3 + 3 * 70 * 1.8e-5)
     hours = costs.training_hours(run, parameters, TOKENS, 10_000, "gpu")
     assert hours == pytest.approx(run.schedule.epochs * epoch_s / 3600, rel=1e-12)
     assert hours == pytest.approx(priced[run.path][1].gpu_h, rel=1e-3)

@@ -9,10 +9,11 @@ import pytest
 import small
 import torch
 from naive_heads import lms_plif
+from softmax_bottleneck import heads
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.measuring import evaluate as evaluate_module
-from softmax_bottleneck.measuring import perplexity
+from softmax_bottleneck.measuring import perplexity, spectrum
 from softmax_bottleneck.measuring.measure import measure
 from softmax_bottleneck.ranks import press_rank
 from softmax_bottleneck.store import artefacts
@@ -234,3 +235,17 @@ def test_the_steps_of_a_run(study: config.Study):
     assert best[0]["rank_press"] == rank["metrics"]["rank_press"]  # of the same 100 contexts
     untrained = token_by_token(model.build(run, len(tokens.words)), tokens.test)[:100]
     assert along["rows"][0]["rank_press"] == ranks_of(untrained)
+
+
+@pytest.mark.parametrize(("name", "options"), [("softmax", {}), ("moc", {"components": 3})])
+def test_log_z_on_a_device_is_the_naive_sum_over_words(monkeypatch, name, options):
+    monkeypatch.setattr(spectrum, "NORMALISED_AT_ONCE", 7)
+    width = 6 if name == "softmax" else 5
+    head = heads.build(name, vocabulary_size=31, context_size=6, embedding_size=width, **options).eval()
+    hidden_TD = 3 * torch.randn(20, 6)
+    with torch.no_grad():
+        found_T = spectrum.device_log_normalisers(head, hidden_TD)
+        weight_VD, bias_V = (tensor.double().numpy() for tensor in (head.decoder.weight, head.decoder.bias))
+        contexts_ND = head.contexts(hidden_TD).double().numpy()
+    logits_NV = contexts_ND @ weight_VD.T + bias_V
+    assert np.allclose(found_T, np.log(np.exp(logits_NV).sum(1)), rtol=1e-13, atol=1e-13)

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from softmax_bottleneck.corpora import corpus
+from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.jobs.devices import choose_device, lent_gpu
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.measuring.measure import Computed
@@ -35,6 +37,8 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Run, Study, load_dataset
 from softmax_bottleneck.training import trained
 from softmax_bottleneck.training.model import LanguageModel
+
+NORMALISED_AT_ONCE = 2048  # contexts; 33,278 words take 1.1 GB on the device
 
 
 def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
@@ -130,11 +134,28 @@ def spectra(
         )
     weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
     contexts_ND = model.head.contexts(hidden).cpu().numpy()
-    log_z_N = log_normalisers(contexts_ND, weight_VD, bias_V)
+    if hidden.device.type == "cpu":
+        log_z_N = log_normalisers(contexts_ND, weight_VD, bias_V)
+    else:
+        log_z_N = device_log_normalisers(model.head, hidden)
     whole = factored_singular_values(contexts_ND, weight_VD, bias_V, log_z_N)
     if first_rows is None or first_rows >= len(contexts_ND):
         return None, whole
     return factored_singular_values(contexts_ND[:first_rows], weight_VD, bias_V, log_z_N[:first_rows]), whole
+
+
+def device_log_normalisers(head: Head, hidden_TD: Tensor) -> Float64:
+    """Return log Z [T] of a log-linear head in float64, as `log_normalisers` does, but on the device of the head.
+
+    The sums over words of 245,569 contexts would take minutes of one CPU core, in a job that holds the GPU.
+    """
+    weight_DV, bias_V = head.decoder.weight.double().T, head.decoder.bias.double()
+    parts = [
+        torch.logsumexp(head.contexts(chunk_ND).double() @ weight_DV + bias_V, 1)
+        for chunk_ND in hidden_TD.split(NORMALISED_AT_ONCE)
+    ]
+    log_z_T: Float64 = torch.cat(parts).cpu().numpy()
+    return log_z_T
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:

@@ -64,7 +64,7 @@ class Gram:
                 " which this machine cannot give: use one with more memory or a smaller vocabulary"
             ) from None
         self._solver = solver or lapack_eigenvalues
-        self._block = np.empty((self._rows_at_once(n), n))
+        self._block = np.empty((self._rows_at_once(n), n), self._held_as(np.dtype(np.float64)))
         self.depth = max(BLOCK, len(self._block))
         self._filled = 0
         self._method = ""
@@ -76,8 +76,14 @@ class Gram:
     def _rows_at_once(self, n: int) -> int:
         return max(1, min(BLOCK, SYRK_ENTRIES // n))
 
+    def _held_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return the number type in which rows of type `dtype` are collected: float64, which dsyrk reads."""
+        return np.dtype(np.float64)
+
     def add(self, chunk: Floats) -> None:
         """Add the products row^T row of a chunk of rows [any, n]; the caller may then overwrite the chunk."""
+        if not self._filled and self._block.dtype != self._held_as(chunk.dtype):
+            self._block = np.empty(self._block.shape, self._held_as(chunk.dtype))
         start = 0
         while start < len(chunk):
             part = chunk[start : start + len(self._block) - self._filled]
@@ -94,7 +100,7 @@ class Gram:
             self.depth += 1
             self._filled = 0
 
-    def _add_products(self, rows: Float64) -> None:
+    def _add_products(self, rows: Floats) -> None:
         # The transpose of a C-ordered block is in Fortran order, which dsyrk reads without a copy; it sums in place.
         self.matrix = dsyrk(1.0, rows.T, beta=1.0, c=self.matrix, lower=1, overwrite_c=1)
 
@@ -181,8 +187,12 @@ class DeviceGram(Gram):
     def _rows_at_once(self, n: int) -> int:
         return max(1, min(DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES // n))
 
-    def _add_products(self, rows: Float64) -> None:
-        rows_RN = self._torch.from_numpy(rows).to(self._device)
+    def _held_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """Return `dtype` itself: half as many bytes go to the device, which widens float32 exactly."""
+        return dtype
+
+    def _add_products(self, rows: Floats) -> None:
+        rows_RN = self._torch.from_numpy(rows).to(self._device).double()
         self.matrix.addmm_(rows_RN.T, rows_RN)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:

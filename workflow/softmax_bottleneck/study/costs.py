@@ -1,8 +1,8 @@
 """Estimates of the FLOP, hours, memory and disk space of a run, from its settings alone.
 
-The hours are the FLOP divided by a rate (FLOP/s), plus a time for every update. The rates of a CPU core were measured;
-those of a GPU come from a model of one H100 (docs/gpu.md). The estimates help to decide where to run, and in which
-order.
+The hours are the FLOP divided by a rate (FLOP/s), plus a time for every update. The rates of a CPU core were measured.
+Those of a GPU were measured on one H200 for updates of an LSTM and are modelled for everything else (docs/gpu.md). The
+estimates help to decide where to run, and in which order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ class Rates:
     Attributes:
         vocabulary: FLOP/s of the products with the output matrix, which give the logits of all words.
         network: FLOP/s of all other matrix products of a model.
-        update_s: seconds of overhead per update: kernel launches, dropout masks and the sequential steps of an LSTM.
+        lstm: the same for the products of an LSTM, which has few rows at each time step.
+        update_s: seconds of overhead per update: kernel launches and dropout masks.
+        step_s: seconds of overhead per time step and LSTM layer of an update.
         segment_s: seconds of overhead per segment of dynamic evaluation (the tokens between two updates).
         float64: FLOP/s of Gram matrices in float64.
         eigenvalues: FLOP/s of the eigenvalues of an n x n Gram matrix, which take 4/3 n^3 FLOP.
@@ -33,7 +35,9 @@ class Rates:
 
     vocabulary: float
     network: float
+    lstm: float
     update_s: float
+    step_s: float
     segment_s: float
     float64: float
     eigenvalues: float
@@ -41,19 +45,25 @@ class Rates:
     cells: float
 
 
-_CORE = Rates(60e9, 60e9, 4e-3, 8e-4, 45e9, 20e9, 1e10, 5.5e7)
-_H100 = Rates(45e12, 45e12, 3e-3, 1e-3, 40e12, 0.5e12, 2e12, 4e10)
+_CORE = Rates(
+    vocabulary=60e9, network=60e9, lstm=60e9, update_s=4e-3, step_s=0.0, segment_s=8e-4, float64=45e9, eigenvalues=20e9,
+    weights=1e10, cells=5.5e7,
+)  # fmt: skip
+_GPU = Rates(
+    vocabulary=45e12, network=45e12, lstm=19e12, update_s=3e-3, step_s=1.8e-5, segment_s=1e-3, float64=40e12,
+    eigenvalues=0.5e12, weights=2e12, cells=4e10,
+)  # fmt: skip
 RATES = {
     ("cpu", "fp32"): _CORE,
     ("cpu", "tf32x3"): replace(_CORE, vocabulary=20e9),
     ("cpu", "bf16"): replace(_CORE, vocabulary=100e9),
-    ("gpu", "fp32"): _H100,
-    ("gpu", "tf32x3"): replace(_H100, vocabulary=80e12),
-    ("gpu", "tf32"): replace(_H100, vocabulary=240e12, network=240e12, update_s=3.4e-3),
-    ("gpu", "bf16"): replace(_H100, vocabulary=400e12),
+    ("gpu", "fp32"): _GPU,
+    ("gpu", "tf32x3"): replace(_GPU, vocabulary=80e12),
+    ("gpu", "tf32"): replace(_GPU, vocabulary=240e12, network=240e12, lstm=240e12, step_s=2.5e-5),
+    ("gpu", "bf16"): replace(_GPU, vocabulary=400e12),
 }
 """Rates by device and precision; a CPU has no tf32."""
-BASIS = "GPU hours are modelled, for one H100 (docs/gpu.md); CPU hours rest on measurements of one core."
+BASIS = "GPU hours rest on measurements on one H200 and a model (docs/gpu.md); CPU hours on measurements of one core."
 BACKWARD = 3  # forward + backward is about three forward passes
 MEAN_CHUNK = 0.975  # mean chunk length / bptt, if lengths are random
 UPDATE_FLOPS = 10  # per weight and update of dynamic evaluation
@@ -103,19 +113,27 @@ class _Model:
         vocabulary: FLOP of the products with the output matrix [vocabulary_size, embedding_size], one product per
             component of a mixture.
         network: FLOP of all other matrix products.
+        layers: number of LSTM layers; 0 for other bodies.
     """
 
     vocabulary: float
     network: float
+    layers: int
 
     @classmethod
     def of(cls, run: Run, parameters: int, vocabulary_size: int) -> _Model:
         words = run.body.embedding_size * vocabulary_size
-        return cls(2 * words * _rows_of(run), 2 * max(0, parameters - words))
+        layers = run.body.layers if run.body.kind == "awd-lstm" else 0
+        return cls(2 * words * _rows_of(run), 2 * max(0, parameters - words), layers)
 
     def seconds(self, tokens: float, rates: Rates) -> float:
         """Return the seconds that a forward pass over a number of tokens takes at these rates."""
-        return tokens * (self.vocabulary / rates.vocabulary + self.network / rates.network)
+        network = rates.lstm if self.layers else rates.network
+        return tokens * (self.vocabulary / rates.vocabulary + self.network / network)
+
+    def update_s(self, steps: float, rates: Rates) -> float:
+        """Return the seconds of overhead of an update with a number of time steps."""
+        return rates.update_s + self.layers * steps * rates.step_s
 
 
 def _rows_of(model: Run | Fit) -> int:
@@ -163,6 +181,7 @@ def evaluation_hours(
         rates = rates_of(kind, "fp32")
         seconds = model.seconds(static + BACKWARD * (followed + tokens["train"]), rates)
         seconds += passes / settings.segment * rates.segment_s
+        seconds += passes * model.layers * rates.step_s
         seconds += followed / settings.segment * UPDATE_FLOPS * parameters / rates.network
         hours[kind] = seconds / 3600
     return hours
@@ -197,10 +216,11 @@ def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary
     schedule, model = run.schedule, _Model.of(run, parameters, vocabulary_size)
     rates, exact = rates_of(kind, schedule.precision), rates_of(kind, "fp32")
     epoch = tokens["train"] / schedule.pieces
-    updates = epoch / (schedule.batch_size * schedule.bptt * (MEAN_CHUNK if schedule.variable_length else 1.0))
+    steps = schedule.bptt * (MEAN_CHUNK if schedule.variable_length else 1.0)
+    updates = epoch / (schedule.batch_size * steps)
     passes = tokens["valid"] / (schedule.eval_batch_size * schedule.bptt) / BACKWARD
-    seconds = BACKWARD * model.seconds(epoch, rates) + updates * rates.update_s
-    seconds += model.seconds(tokens["valid"], exact) + passes * exact.update_s
+    seconds = BACKWARD * model.seconds(epoch, rates) + updates * model.update_s(steps, rates)
+    seconds += model.seconds(tokens["valid"], exact) + passes * model.update_s(schedule.bptt, exact)
     return schedule.epochs * seconds / 3600
 
 
@@ -220,13 +240,14 @@ def measuring_hours(
     rates, model = rates_of(kind, "fp32"), _Model.of(run, parameters, vocabulary_size)
     contexts, width = tokens["test"], run.body.embedding_size + 2
     if run.head.name in LOG_LINEAR:
-        decomposed = (4 * width + 2) * width * (contexts + vocabulary_size) / rates.float64
+        decomposed = (4 * width + 2) * width * (contexts + vocabulary_size) / _CORE.float64  # always on the host
         decomposed += 2 * contexts * vocabulary_size * width / rates.float64  # the normalisers
     else:
         smaller, larger = sorted((contexts, vocabulary_size))
         decomposed = larger * smaller**2 / rates.float64 + 4 / 3 * smaller**3 / rates.eigenvalues
         decomposed += contexts * model.vocabulary / rates.vocabulary
     one_stream = contexts * max(model.network * 2 / rates.weights, model.network / rates.network)
+    one_stream += contexts * model.layers * rates.step_s
     spectra = (1 + (KEPT_WEIGHTS + 1) * tracked) * (decomposed + one_stream)
     return (spectra + model.seconds(tokens["valid"] + 2 * contexts, rates)) / 3600
 
