@@ -118,8 +118,15 @@ class Records:
 
     def curve(self, path: str) -> list[dict[str, Any]]:
         """Return the epoch log of the run at `path`: one dict with the keys CURVE_COLUMNS per epoch, in order."""
-        rows = self.curves[self.curves["path"] == path].to_dict("records")
-        return [{str(key): value for key, value in row.items()} for row in rows]
+        return self._curves.get(path, [])
+
+    @cached_property
+    def _curves(self) -> dict[str, list[dict[str, Any]]]:
+        """The epoch logs by path, grouped once: a report asks for every run's."""
+        logs: dict[str, list[dict[str, Any]]] = {}
+        for row in self.curves.to_dict("records"):
+            logs.setdefault(row["path"], []).append({str(key): value for key, value in row.items()})
+        return logs
 
     def detail(self, path: str, key: str) -> Any:
         """Return a result of a run that is not a single number; None if the run does not have it.
