@@ -1,12 +1,16 @@
 """Empty published cells take the value of the best archived study."""
 
 import csv
+import gzip
 import io
+import json
 import statistics as plain
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import fake_results as fake
+import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect, records
@@ -14,6 +18,7 @@ from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import archive, archived_cells, cells, views
 
 ARCHIVED = {"demo": ("softmax", "ss"), "ptb-cpu": ("softmax", "ss", "mos")}  # models of each that have run
+LOAD_ALL = archive.load_all
 Made = tuple[config.Study, Records, dict[str, config.Study]]
 
 
@@ -94,3 +99,54 @@ def test_settings_of_a_model_that_no_archive_has_trained_are_not_filled(made: Ma
     _, after = table(made, "parthiban2021-sm-table6")
     filled = {column for _, _, column, cell in after.every_cell if cell.archived}
     assert "GSS" not in filled
+
+
+# --- two columns with one heading -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["paper", "demo"])
+def test_no_two_published_cells_of_a_table_share_a_key(name: str) -> None:
+    study = config.load_study(config.ROOT / "config" / f"{name}.yaml")
+    empty = Records(*(pd.DataFrame(columns=list(names)) for names in (records.COLUMNS, records.STATE_COLUMNS)))
+    tables = [experiment for experiment in study.experiments if experiment.kind == "table"]
+    assert len(tables) > 30
+    for experiment in tables:
+        columns = [(one.label or one.metric, one.metric, one.stage) for one in experiment.columns]
+        assert len(set(columns)) == len(columns), experiment.id
+        table = views.build(study, experiment, empty)
+        keys = Counter(archived_cells.key_of(*where, cell) for *where, cell in table.every_cell if cell.is_published)
+        assert all(count == 1 for count in keys.values()), (experiment.id, keys.most_common(1))
+
+
+@pytest.fixture(scope="module")
+def archived() -> dict:
+    """The newest archive of ptb-cpu as plain JSON."""
+    file = next(archive.FOLDER.glob("ptb-cpu-amd-epyc.json.gz"))
+    return json.loads(gzip.decompress(file.read_bytes()))
+
+
+def mean(content: dict, model: str, metric: str) -> float:
+    rows = content["rows"]
+    names = ("dataset", "model", "metric", "condition", "value")
+    lines = zip(*(rows[name] for name in names), strict=True)
+    return plain.fmean(line[-1] for line in lines if line[:-1] == ("wt2-small", model, metric, ""))
+
+
+def test_a_column_is_filled_from_its_own_metric_whatever_its_heading(
+    archived: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Table 3 has two columns "after training", and Table 1 of Benka et al. two columns "Reduction (%)"."""
+
+    def filled(experiment: str, row: str, metric: str) -> float:
+        found = archived_cells.best_cells(experiment, "demo").items()
+        (cell,) = [one for key, one in found if key[:2] == ("wt2", row) and key[3] == metric]
+        return cell.measured.mean
+
+    monkeypatch.setattr(archive, "load_all", LOAD_ALL)
+    archived_cells.best_cells.cache_clear()
+    for metric in ("slope_mean", "slope_std"):
+        assert filled("parthiban2021-table3", "lms-plif", metric) == mean(archived, "lms-plif", metric)
+    assert filled("parthiban2021-table3", "lms-plif", "slope_std") == pytest.approx(0.624, abs=5e-4)
+    for metric, printed in (("valid_ppl", -1.35), ("test_ppl", -1.92)):
+        mos, softmax = (mean(archived, model, metric) for model in ("transformer-mos", "transformer"))
+        found = filled("benka2021-table1", "transformer-mos", f"{metric}_reduction_pct")
+        assert found == pytest.approx(100 * (1 - mos / softmax)) and found == pytest.approx(printed, abs=5e-3)
+    archived_cells.best_cells.cache_clear()

@@ -1,9 +1,10 @@
 """Values of archived studies, which fill the empty cells of a study's tables.
 
 A cell is empty if the paper has a number for it but the study has not measured one. The same table is built from the
-records of every archived study. An empty cell gets the archived value for the same published corpus, row and column. If
-several archives have a value, the order of preference is: runs with the settings of the paper, then the larger number
-of runs, then the larger model.
+records of every archived study. An empty cell gets the archived value for the same published corpus, row and column. A
+column is identified by heading, metric and stage, because two columns of a table may have the same heading. If several
+archives have a value, the order of preference is: runs with the settings of the paper, then the larger number of runs,
+then the larger model.
 """
 
 from dataclasses import replace
@@ -14,7 +15,7 @@ from softmax_bottleneck.report.cells import Cell, Table
 from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
 from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
 
-Key = tuple[str, str, str]  # published corpus, key of the row, heading of the column
+Key = tuple[str, str, str, str, str]  # published corpus, key of the row, heading of the column, metric, stage
 Rank = tuple[bool, int, float]  # of an archive: has the published setting, number of runs, parameters of the model
 
 
@@ -29,12 +30,22 @@ def fill(table: Table, study: Study) -> Table:
     for section in table.sections:
         corpus, rows = published_corpus(study, section.dataset), []
         for row in section.rows:
-            found = [best.get((corpus, row.key, column)) for column in section.columns]
-            pairs = zip(row.cells, found, strict=True)
-            cells = (replace(cell, archived=value) if cell.is_empty else cell for cell, value in pairs)
+            pairs = zip(section.columns, row.cells, strict=True)
+            cells = (
+                replace(cell, archived=best.get(key_of(corpus, row.key, column, cell))) if cell.is_empty else cell
+                for column, cell in pairs
+            )
             rows.append(replace(row, cells=tuple(cells)))
         sections.append(replace(section, rows=tuple(rows)))
     return replace(table, sections=tuple(sections))
+
+
+def key_of(corpus: str, row: str, column: str, cell: Cell) -> Key:
+    """Return what a cell has in common with the archived cells that may fill it; unique among published cells.
+
+    `corpus` is the published corpus, `row` the key of the row, and `column` the heading of the column.
+    """
+    return corpus, row, column, cell.metric, cell.stage
 
 
 def published_corpus(study: Study, dataset: str) -> str:
@@ -52,10 +63,10 @@ def published_corpus(study: Study, dataset: str) -> str:
 
 @cache
 def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
-    """Return the preferred archived cell for each (published corpus, row key, column heading) of an experiment's table.
+    """Return the preferred archived cell for each key (see `key_of`) of an experiment's table.
 
-    Each cell names the study and hardware of its value. A triple without an archived cell is not a key. All archives of
-    the study named `own`, whose cells are to be filled, are left out.
+    Each cell names the study and hardware of its value. Keys without an archived cell are absent. All archives of the
+    study named `own`, whose cells are to be filled, are left out.
     """
     ranked: list[tuple[Rank, Key, Cell]] = []
     for archived in archive.load_all():
@@ -74,7 +85,7 @@ def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
                 size = max(found.values(dataset, row, "parameters").values(), default=0.0)
                 rank = (cell.same, cell.measured.n if cell.measured else 0, size)
                 value = replace(cell, study=archived.study, hardware=archived.hardware)
-                ranked.append((rank, (published_corpus(study, dataset), row, column), value))
+                ranked.append((rank, key_of(published_corpus(study, dataset), row, column, cell), value))
     best: dict[Key, Cell] = {}
     for _, key, cell in sorted(ranked, key=lambda entry: entry[0], reverse=True):
         best.setdefault(key, cell)
