@@ -174,12 +174,19 @@ def layers(model: str, ranks: dict[int, float]) -> list[Row]:
     return [(model, "rank", where.format(k), [rank] * 5) for k, rank in ranks.items()]
 
 
-def dirichlet(lms: float = 0.6, grows: float = 1.0, width: float = 1.0) -> list[Row]:
-    """Return fits in which LMS has a share of Softmax's KL, the less the larger M / D if that `grows`."""
-    rows: list[Row] = []
+def dirichlet(
+    lms: float = 0.6, grows: float = 1.0, width: float = 1.0, exact: float = 1e-3, **heads: float
+) -> list[Row]:
+    """Return fits in which LMS has a share of Softmax's KL, the less the larger M / D if that `grows`.
+
+    With D = M every head has the KL `exact`, and heads named in `heads` another one.
+    """
+    wheres = [f"alpha={alpha:g};M={words};N=1000" for alpha in (0.03, 0.1, 1.0) for words in (20, 60, 200)]
+    rows: list[Row] = [(TRUTH, "kl_no_context_nats", where, [2.0]) for where in wheres]
     for alpha, words, d in itertools.product((0.03, 0.1, 1.0), (20, 60, 200), (2, 5, 10, 20)):
         softmax = 0.5 * d ** (-0.5 * width)
-        kl = {"softmax": softmax, "mos": 0.7 * softmax, "lms": lms * (words / d) ** (-0.05 * grows) * softmax}
+        kl = {"softmax": softmax, "mos": 0.7 * softmax, "lms": lms * softmax - 0.02 * grows * math.log(words / d)}
+        kl = {head: heads.get(head, exact) if d == words else y for head, y in kl.items()}
         where = f"alpha={alpha:g};M={words};N=1000;d={d}"
         for head, y in kl.items():
             rows += [(head, "kl_nats", where, [y]), (head, "mode_match", where, [1 - y])]
@@ -267,8 +274,8 @@ EXAMPLES: dict[str, Parts] = {
     "kanai-ss-breaks": [(TUNED_RANK, math.log(5), 0.0), (against("rank_press_low", FINETUNED), math.log(5), 0)],
     "kanai-relu-rank": [(TUNED_RANK, 0.2, -0.2)],
     "ganea-learned-shape": [(within_run("slope_std", "slope_std_init"), 0.5, 0)],
-    **dict.fromkeys(("ganea-lms-kl", "ganea-lms-modes"), changing(dirichlet, lms=0.95)),
-    "ganea-lms-low-d": changing(dirichlet, grows=-1),
+    **dict.fromkeys(("ganea-lms-kl", "ganea-lms-modes"), changing(dirichlet, lms=1.5)),
+    "ganea-lms-low-d": changing(dirichlet, grows=-1, width=0),
     "ganea-width-helps": changing(dirichlet, width=-1),
     "ganea-theorem-1": changing(world, error=-0.9),
     "merity-softmax-limited": [(lambda x: layers("softmax", dict.fromkeys((1, 2, 3), 34.0 - x)), 0, -5)],

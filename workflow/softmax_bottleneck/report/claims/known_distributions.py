@@ -26,21 +26,16 @@ from softmax_bottleneck.report.claims import verdict
 
 BASELINE = "softmax"
 TEXTS = ("head", "equal")  # keys of a condition with a text; all others have a number
-CLOSED = 0.01  # share of the unigram model's KL; a fit with a smaller KL counts as exact
-MATTERS = 0.05  # fraction of the softmax's KL that a head must close to count
-HARDLY = 0.05  # relative excess of parameters over the softmax (such as a learned function) that counts as none
 # Godey and Artzi 2026 report that the output layer suppresses most of the gradient of the loss. Here the best gradient
-# is known. The claims are about distributions with r > d, and heads with hardly more parameters than softmax (HARDLY).
+# is known. The claims are about distributions with r > d, and heads with hardly more parameters than the softmax.
 EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
 WORDS = "gradient_words"
-LOSS_EARLY, LOSS = "kl_nats_early", "kl_nats"
-SPENT = 0.05  # share of the gradient's energy; less counts as next to nothing
+LOSS_EARLY, LOSS, NO_CONTEXT = "kl_nats_early", "kl_nats", "kl_no_context_nats"
 SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
 EXACT = "d >= r and width == d"  # query of fits that can be exact: of the planned width, which is large enough
 SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # heads that can represent every softmax of their width
 # The condition of a sample of an untrained layer (`measuring/synthetic.py`) with the default of every setting.
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
-MANY = 3  # with at least so many softmaxes, the published rank is nearly full
 NOT_NEGATIVE = -0.5  # lower bound of a difference of ranks that must not be negative; ranks are integers up to rounding
 
 
@@ -102,7 +97,7 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     softmax = own[own["model"] == BASELINE].drop(columns="model")
     joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
     return joined.assign(
-        lost=joined[LOSS] / joined["kl_no_context_nats"],
+        lost=joined[LOSS] / joined[NO_CONTEXT],
         gap_closed=1 - joined[LOSS] / joined[f"{LOSS}_softmax"],
         extra=joined["parameters"] / joined["parameters_softmax"] - 1,
     )
@@ -170,59 +165,73 @@ def _mean(metric: str, own: pd.DataFrame) -> float:
     return float(own[metric].mean()) if metric in own else math.nan
 
 
-def _predicts(first: str, second: str, names: str) -> r.Rule:
-    """Return the rule that the logarithms of two columns of the table of fits have a correlation below -STRONG.
+def _predicts(first: str, second: str, names: str, strong: float, extra: float) -> r.Rule:
+    """Return the rule that the logarithms of two columns of the table of fits have a correlation below -`strong`.
 
     The rule takes the logarithm of both columns, and subtracts from each value the mean over all heads with the same r,
     d and seed. It then computes Pearson's correlation for each seed, and tests the mean over the seeds. A fit counts if
-    r > d and its head has at most the fraction HARDLY more parameters than the softmax.
+    r > d and its head has at most the fraction `extra` more parameters than the softmax.
 
     Args:
         first: the name of the column that should predict: a rank or a measure of the gradient.
         second: the name of the column that should be predicted: a KL divergence.
         names: the printed names of the two logarithms, such as `log rank and log KL`.
+        strong, extra: thresholds of the claim in report/claims.yaml.
     """
     what = f"Pearson’s r of {names}, same distribution and width"
-    which = f"r > d and extra <= {HARDLY}"
-    return r.below(over_seeds(what, "", which, partial(_within, first, second)), -r.STRONG)
+    return r.below(over_seeds(what, "", f"r > d and extra <= {extra}", partial(_within, first, second)), -strong)
 
 
-def _some_head(rule: r.Rule, condition: str, converged: bool = False) -> r.Rule:
+def _some_head(rule: r.Rule, condition: str, exact: float = math.inf) -> r.Rule:
     """Return the rule that holds if `rule` holds for at least one qualifying head other than the softmax.
 
     Args:
         rule: the rule for one head.
         condition: a pandas query on the table of fits. A head qualifies if every one of its fits with r > d matches the
             query. An example is `extra <= 0.05`: at most 5 % more parameters than the softmax.
-        converged: if true, the head must also have fits that are wide enough to be exact (d >= r, with the planned
-            width). The KL of each of these fits must be less than the share CLOSED of the unigram model's KL.
+        exact: if finite, the head must also have fits that are wide enough to be exact (d >= r, with the planned
+            width). The KL of each of these fits must be less than this share of the unigram model's KL.
     """
 
     def chosen(data: r.CorpusData) -> list[str]:
         lost = fits(data).query(EXACT).groupby("model")["lost"].max()
         narrow = fits(data).query("r > d and model != @head", local_dict={"head": BASELINE})
         models = [str(model) for model, own in narrow.groupby("model") if len(own.query(condition)) == len(own)]
-        return [model for model in models if not converged or lost.get(model, 1.0) < CLOSED]
+        return [model for model in models if exact == math.inf or lost.get(model, 1.0) < exact]
 
     return r.heads(rule, all_=False, chosen=chosen)
 
 
 def _converged(
-    data: r.CorpusData, _: Sequence[str], spoils: tuple[str, ...], heads: Sequence[str]
-) -> verdict.Premise | None:
+    data: r.CorpusData,
+    claim: verdict.Claim,
+    spoils: tuple[str, ...],
+    heads: Sequence[str],
+    table: Callable[[r.CorpusData], pd.DataFrame],
+) -> verdict.Premise:
     """Return the premise that the fits of `heads` recover every true distribution that the heads can represent.
 
-    A head of width d can represent distributions of rank r <= d. A fit recovers such a distribution if its KL is less
-    than the share CLOSED of the unigram model's KL. Return None if no fit of `heads` has r <= d and the planned width.
+    A fit recovers a distribution if its KL is less than the share `kl_share` in `claim.bounds` of the unigram model's
+    KL. The premise is broken, too, if no fit of `heads` is wide enough to represent its distribution.
 
-    `heads` are names such as `mos`. `spoils` lists the verdicts that become `cannot be tested here` if the premise is
-    broken. The second argument is unused.
+    Args:
+        data: the records of the study.
+        claim: the claim.
+        spoils: the verdicts that become `cannot be tested here` if the premise is broken.
+        heads: names such as `mos`.
+        table: returns the fits that are wide enough to be exact: `exact_fits` or `exact_dirichlet_fits`.
     """
-    lost = fits(data).query(EXACT).groupby("model")["lost"].max().reindex(list(heads)).dropna()
+    lost = table(data).groupby("model")["lost"].max().reindex(list(heads)).dropna()
     if lost.empty:
-        return None
-    facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": CLOSED}
-    return verdict.Premise(verdict.Code.FITS_CONVERGED, facts, bool(lost.max() < CLOSED), spoils)
+        return verdict.Premise(verdict.Code.FITS_UNCHECKED, {}, False, spoils)
+    limit = claim.bounds["kl_share"]
+    facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": limit}
+    return verdict.Premise(verdict.Code.FITS_CONVERGED, facts, bool(lost.max() < limit), spoils)
+
+
+def exact_fits(data: r.CorpusData) -> pd.DataFrame:
+    """Return the rows of the table of fits with d >= r and the planned width: a head of width d can have rank d."""
+    return fits(data).query(EXACT)
 
 
 @partial(r.Quantity, estimate=r.smallest, what="squared error less its bound, smallest over fits", units="fits")
@@ -237,21 +246,46 @@ def theorem_gaps(data: r.CorpusData) -> list[float]:
 
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
+DIRICHLET = ("softmax", "mos", "lms")  # the heads of Ganea et al. 2019
+MODES = "mode_match"
+
+
+def dirichlet(data: r.CorpusData) -> pd.DataFrame:
+    """Return a table with one row per fit to a Dirichlet sample of M words.
+
+    The columns are model, seed, alpha, M, N, d, one per metric, and `lost`: the KL as a share of that of the best model
+    that does not see the context. Without any fits the table has columns but no rows.
+    """
+    frame, keys = _fits_of(data, "alpha"), ["alpha", "M", "seed"]
+    if not {"d", LOSS} <= set(frame):
+        return pd.DataFrame(columns=["model", *keys, "d", "lost", LOSS, MODES], dtype=float)
+    is_truth = frame["model"] == r.TRUTH
+    truth = frame[is_truth].reindex(columns=[*keys, NO_CONTEXT])
+    joined = frame[~is_truth].drop(columns=NO_CONTEXT, errors="ignore").merge(truth, on=keys, how="left")
+    return joined.assign(lost=joined[LOSS] / joined[NO_CONTEXT])
+
+
+def exact_dirichlet_fits(data: r.CorpusData) -> pd.DataFrame:
+    """Return the fits to Dirichlet samples with d >= M: every distribution over M words has logits of rank M."""
+    return dirichlet(data).query("d >= M")
+
+
 def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
     """Return a metric of the fits to Dirichlet samples, averaged over seeds, in a table with one row per (alpha, M, d).
 
     The columns are alpha, M, d, and one per head: softmax, mos and lms. Rows in which a head has no value are left out.
     """
-    frame = _fits_of(data, "alpha")
-    columns = ["softmax", "mos", "lms"]
-    if not {"d", metric} <= set(frame):
-        return pd.DataFrame(columns=[*columns, "alpha", "M", "d"])
-    table = frame.pivot_table(index=["alpha", "M", "d"], columns="model", values=metric)
-    return table.reindex(columns=columns).dropna().reset_index()
+    table = dirichlet(data).pivot_table(index=["alpha", "M", "d"], columns="model", values=metric)
+    return table.reindex(columns=list(DIRICHLET)).dropna().reset_index()
 
 
-def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
-    """Return the rule that LMS is better than both Softmax and MoS in more than half of the cells (alpha, M, d).
+def _votes(data: r.CorpusData, metric: str) -> pd.DataFrame:
+    """Return the cells with d < M. With d >= M all heads can be exact, and a difference shows only the optimiser."""
+    return _cells(data, metric).query("d < M")
+
+
+def _lms_best(metric: str, sign: int, name: str, share: float) -> r.Rule:
+    """Return the rule that LMS is better than Softmax and MoS in more than a `share` of the cells (alpha, M, d < M).
 
     A cell has the means over the seeds of the fits to Dirichlet samples with one alpha, M and d. `metric` is the name
     of the compared metric in the records, such as `kl_nats`. `sign` is 1 if larger values of the metric are better, and
@@ -259,24 +293,34 @@ def _lms_best(metric: str, sign: int, name: str) -> r.Rule:
     """
 
     def collect(data: r.CorpusData) -> "pd.Series[bool]":
-        cells = _cells(data, metric)
+        cells = _votes(data, metric)
         return sign * cells["lms"] > (sign * cells[["softmax", "mos"]]).max(axis=1)
 
-    return r.above(r.Quantity(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), 0.5)
+    return r.above(r.Quantity(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), share)
 
 
-@partial(r.Quantity, estimate=r.spearman, what="Spearman’s ρ of M / D and the gain of LMS", units="cells")
-def lms_gains(data: r.CorpusData) -> Iterator[tuple[float, float]]:
-    """Yield the pair (M / d, KL of the softmax / KL of LMS) for each combination of alpha, M and d."""
-    cells = _cells(data, LOSS)
-    return zip(cells["M"] / cells["d"], cells["softmax"] / cells["lms"], strict=True)
+def _lms_gains(metric: str, sign: int, name: str) -> r.Rule:
+    """Return the rule that the advantage of LMS over Softmax grows with M / d; arguments are as in `_lms_best`.
+
+    The advantage is the difference of the two heads' metrics, as in Ganea et al. 2019, section 5.1.
+    """
+
+    def collect(data: r.CorpusData) -> Iterator[tuple[float, float]]:
+        cells = _votes(data, metric)
+        return zip(cells["M"] / cells["d"], sign * (cells["lms"] - cells["softmax"]), strict=True)
+
+    what = f"Spearman’s ρ of M / D and the difference of LMS and Softmax in {name}"
+    return r.above(r.Quantity(collect, r.spearman, what, units="cells"), 0)
 
 
 @partial(r.Quantity, estimate=r.wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
 def softmax_falls(data: r.CorpusData) -> list[float]:
-    """Return a number for each step to the next larger d at equal alpha and M: 1 if the softmax's KL falls, else 0."""
-    parts = _cells(data, LOSS).groupby(["alpha", "M"])
-    return [float(step < 0) for _, own in parts for step in np.diff(own["softmax"])]
+    """Return a number for each step from a d < M to the next larger d: 1 if the softmax's KL falls, and otherwise 0."""
+    steps = []
+    for _, own in _cells(data, LOSS).groupby(["alpha", "M"]):
+        falls = np.diff(own["softmax"]) < 0
+        steps += list(falls[(own["d"] < own["M"]).to_numpy()[:-1]].astype(float))
+    return steps
 
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
@@ -333,8 +377,6 @@ def _limited(model: str) -> r.Rule:
 # --- quantities -----------------------------------------------------------------------------------------------------
 GROWTH = r.Quantity(lambda data: _layers(data, "mos")[["K", "rank"]].to_numpy(), r.spearman,
                     "Spearman’s ρ of K and the rank of MoS", units="samples")  # fmt: skip
-FULLNESS = r.Quantity(lambda data: _layers(data, "mos").query(f"K >= {MANY}")["fullness"], r.student,
-                      f"rank of MoS over V, {MANY} softmaxes or more", "share", units="samples")  # fmt: skip
 UNIGRAM = "as a share of the unigram model’s KL"
 CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
 LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",
@@ -346,38 +388,59 @@ RANK_AND_LOSS = over_seeds("Pearson’s r of log rank and log KL, same distribut
 PASSED = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
 LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
 
+
+# --- rules: their arguments are the claims' thresholds in report/claims.yaml ------------------------------------------
+def nearly_full(components: int, share: float) -> r.Rule:
+    """Return the rule that untrained mixtures of at least so many softmaxes have more than a share of full rank."""
+    what = f"rank of MoS over V, {components} softmaxes or more"
+    which = f"K >= {components}"
+    quantity = r.Quantity(lambda data: _layers(data, "mos").query(which)["fullness"], r.student, what, "share",
+                          units="samples")  # fmt: skip
+    return r.above(quantity, share)
+
+
+def rank_is_not_enough(gap: float) -> r.Rule:
+    """Return the rule that some converged head has the rank of every true distribution and closes less than `gap`."""
+    exact = verdict.TEXTS["truth-rank-is-not-enough"]["premises"]["kl_share"]
+    return _some_head(r.below(CLOSES, gap), "rank_press >= r + 2 and width == d", exact)
+
+
 # --- the claims -----------------------------------------------------------------------------------------------------
 claim = partial(verdict.claim, corpora=r.SYNTHETIC)
+converged = partial(_converged, table=exact_fits)
+converged_dirichlet = partial(_converged, spoils=verdict.DECIDED, table=exact_dirichlet_fits)
+ALL_CONVERGED = (partial(converged_dirichlet, heads=DIRICHLET),)
 CLAIMS = (
     claim("noise-inflates", r.above(noise, NOT_NEGATIVE, "at every noise level that doubles the Press rank, "
                                     "no effective rank exceeds the true rank")),
     claim("rebuilding", r.above(rebuilt, NOT_NEGATIVE, "the rank is the same in every round")),
-    claim("ganea-lms-kl", _lms_best(LOSS, -1, "KL")),
-    claim("ganea-lms-modes", _lms_best("mode_match", 1, "mode matching")),
-    claim("ganea-lms-low-d", r.above(lms_gains, 0)),
-    claim("ganea-width-helps", r.above(softmax_falls, 0.8)),
+    claim("ganea-lms-kl", partial(_lms_best, LOSS, -1, "KL"), premises=ALL_CONVERGED),
+    claim("ganea-lms-modes", partial(_lms_best, MODES, 1, "mode matching"), premises=ALL_CONVERGED),
+    claim("ganea-lms-low-d", r.agree(_lms_gains(LOSS, -1, "KL"), _lms_gains(MODES, 1, "mode matching")),
+          premises=ALL_CONVERGED),
+    claim("ganea-width-helps", lambda share: r.above(softmax_falls, share),
+          premises=(partial(converged_dirichlet, heads=(BASELINE,)),)),
     claim("ganea-theorem-1", r.above(theorem_gaps, -1e-6, "no fit is below the bound")),
     claim("merity-softmax-limited", _limited("softmax")),
     claim("merity-moc-limited", _limited("moc")),
     claim("merity-mos-grows", r.above(GROWTH, 0)),
-    claim("merity-mos-full", r.above(FULLNESS, 0.9)),
+    claim("merity-mos-full", nearly_full),
     # of this workflow
-    claim("truth-closes", r.below(LARGEST, CLOSED)),
-    claim("truth-loses", r.above(LEAST, CLOSED)),
-    claim("truth-grows", r.above(smallest_step, 0, margin=CLOSED)),
-    claim("truth-width-tells", r.below(width_and_loss, -r.STRONG)),
-    claim("truth-rank-is-not-enough",
-          _some_head(r.below(CLOSES, MATTERS), "rank_press >= r + 2 and width == d", converged=True), "*",
-          premises=(partial(_converged, spoils=(r.REPRODUCED,), heads=(BASELINE,)),)),
-    claim("truth-rank-does-not-tell", r.interval_rule(RANK_AND_LOSS, r.WEAK),
-          premises=(partial(_converged, spoils=verdict.DECIDED, heads=SOFTMAXES),)),
-    claim("truth-closes-gap", _some_head(r.above(CLOSES, MATTERS), f"extra <= {HARDLY}"), "*",
-          premises=(partial(_converged, spoils=r.FAILS, heads=SOFTMAXES),)),
-    claim("gradient-suppressed", r.below(PASSED, 0.5)),
-    claim("gradient-spent", r.below(LEFT, SPENT)),
-    claim("gradient-speed", _predicts(EARLY, LOSS_EARLY, "log preserved energy and log KL, both early")),
-    claim("gradient-direction", _predicts(COSINE, LOSS_EARLY, "log cosine and log KL, both early")),
-    claim("gradient-explains", _predicts(EARLY, LOSS, "log energy preserved early and log KL")),
-    claim("gradient-words", _predicts(WORDS, LOSS, "log preserved energy of words and log KL")),
-    claim("gradient-rank", _predicts(PRESS_RANK, LOSS, "log rank and log KL")),
+    claim("truth-closes", lambda share: r.below(LARGEST, share)),
+    claim("truth-loses", lambda share: r.above(LEAST, share)),
+    claim("truth-grows", lambda margin: r.above(smallest_step, 0, margin=margin)),
+    claim("truth-width-tells", lambda strong: r.below(width_and_loss, -strong)),
+    claim("truth-rank-is-not-enough", rank_is_not_enough, "*",
+          premises=(partial(converged, spoils=(r.REPRODUCED,), heads=(BASELINE,)),)),
+    claim("truth-rank-does-not-tell", lambda strong: r.weak(RANK_AND_LOSS, strong),
+          premises=(partial(converged, spoils=verdict.DECIDED, heads=SOFTMAXES),)),
+    claim("truth-closes-gap", lambda gap, extra: _some_head(r.above(CLOSES, gap), f"extra <= {extra}"), "*",
+          premises=(partial(converged, spoils=r.FAILS, heads=SOFTMAXES),)),
+    claim("gradient-suppressed", lambda share: r.below(PASSED, share)),
+    claim("gradient-spent", lambda share: r.below(LEFT, share)),
+    claim("gradient-speed", partial(_predicts, EARLY, LOSS_EARLY, "log preserved energy and log KL, both early")),
+    claim("gradient-direction", partial(_predicts, COSINE, LOSS_EARLY, "log cosine and log KL, both early")),
+    claim("gradient-explains", partial(_predicts, EARLY, LOSS, "log energy preserved early and log KL")),
+    claim("gradient-words", partial(_predicts, WORDS, LOSS, "log preserved energy of words and log KL")),
+    claim("gradient-rank", partial(_predicts, PRESS_RANK, LOSS, "log rank and log KL")),
 )  # fmt: skip

@@ -7,9 +7,9 @@ A rule has two regions, which may overlap, and tests them in order:
 3. Otherwise, the claim is *undecided*.
 
 For example, `better` reads the difference of two log perplexities. Its first region is below 0, and its second region
-is above -MARGIN. The interval from -0.004 to -0.001 lies in both regions; the claim is reproduced, because the first
-region is tested first. So any significant gain reproduces the claim, and only an interval that excludes every gain of
-MARGIN or more refutes it.
+is above minus a margin, here 0.005. The interval from -0.004 to -0.001 lies in both regions; the claim is reproduced,
+because the first region is tested first. So any significant gain reproduces the claim, and only an interval that
+excludes every gain of the margin or more refutes it. report/claims.yaml has the margin of each claim.
 
 Perplexities, ranks, times and counts are compared by logarithms: a difference of log perplexities is in nats, and 0.005
 nats are 0.5 % of any perplexity.
@@ -52,11 +52,9 @@ VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
 TRUTH = "law"  # the name of the true distribution in records, and the prefix of its metrics
 SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
 
-MARGIN = 0.005  # nats: a difference that matters; at perplexity 57 it is 0.29, the gain of the paper's LMS-PLIF on PTB
-SMALL = 0.01  # nats: a gain below it is called small
-HIGH = math.log(2)  # a head's rank is high if it is at least twice that of Softmax
-STRONG = 0.7  # a correlation of at least this size (r^2 = 0.49) is strong
-WEAK = (-STRONG, STRONG)
+MARGIN = (
+    0.005  # nats: a difference that matters in comparisons that are no claim; report/claims.yaml has the claims' own
+)
 ALPHA = 0.05  # two-sided error probability of every interval, as in the published tests
 POWER = 0.8  # the probability of a decision with the number of units that `Interval.needed` returns
 MIN_RUNS = 3  # on each side of a comparison; with fewer the interval is infinite
@@ -393,7 +391,7 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
     return Quantity(collect, spearman, what, "", metrics, "runs", "{0}", models=settings)
 
 
-def correlation(what: str, window: float = INF) -> Quantity:
+def correlation(what: str, windows: Mapping[str, Ends] | None = None) -> Quantity:
     """Return the quantity that is Pearson's correlation of test perplexity and Press rank; each model is one point.
 
     The claim's first pattern names a reference model; if it is a wildcard, the first matching model is the reference. A
@@ -402,11 +400,12 @@ def correlation(what: str, window: float = INF) -> Quantity:
 
     Args:
         what: the printed name of the quantity.
-        window: the largest distance, in nats, of a model's log perplexity from the median of the models. Models beyond
-            this distance are left out. By default all count.
+        windows: {corpus: (low, high)}: only models with a test perplexity in this range count, and none on other
+            corpora. By default all models count.
     """
 
     def points(data: CorpusData, *patterns: str) -> dict[str, Ends]:
+        low, high = (0.0, INF) if windows is None else windows.get(data.dataset, (INF, INF))
         learned = data.learned("|".join(patterns))
         models = [m for m in learned if data.values(m, PRESS_RANK) and data.values(m, TEST_PPL)]
         first = [model for model in models if model == patterns[0]] or models[:1]
@@ -415,8 +414,7 @@ def correlation(what: str, window: float = INF) -> Quantity:
         own = [m for m in own if abs(data.mean(m, "parameters") / data.mean(first[0], "parameters") - 1) <= SAME_SIZE]
         own += data.matching(TRUTH) * (TRUTH in patterns)
         means = {model: (data.mean(model, TEST_PPL), data.mean(model, PRESS_RANK)) for model in own}
-        log_ppl = [math.log(ppl) for ppl, _ in means.values()]
-        return {m: pair for m, pair in means.items() if abs(math.log(pair[0]) - np.median(log_ppl)) <= window}
+        return {model: (ppl, rank) for model, (ppl, rank) in means.items() if low <= ppl <= high}
 
     metrics = (TEST_PPL, PRESS_RANK)
     return Quantity(lambda *args: points(*args).values(), fisher, what, "", metrics, "models", models=points)
@@ -463,7 +461,8 @@ class Decision:
         verdict: REPRODUCED, NOT_REPRODUCED or UNDECIDED; CANNOT if a number is missing.
         numbers: the value and interval of each quantity of the rule, in order; for a rule on several heads, those of
             each head in turn.
-        needed: the number of units per side that would probably decide the rule; of use only if it is undecided.
+        needed: the number of units per side that would probably decide the rule; of use only if it is undecided. Zero
+            if no number would, because two parts of the rule disagree.
         units: the printed plural of these units, such as `seeds`.
         missing: if the rule cannot be evaluated, {"quantity": printed name, "models": labels of the models without a
             value of this quantity}; otherwise empty.
@@ -578,6 +577,20 @@ def every(*parts: Rule) -> Rule:
     )
 
 
+def agree(*parts: Rule) -> Rule:
+    """Return the rule that has the verdict on which all given rules agree; if they disagree, it is *undecided*."""
+
+    def judge(data: CorpusData, *models: str, tests: int = 1) -> Decision:
+        decisions = [part.judge(data, *models, tests=tests) for part in parts]
+        joint, verdicts = _joined(decisions, all_=True), {decision.verdict for decision in decisions}
+        if len(verdicts) == 1 or joint.missing:
+            return joint
+        return replace(joint, verdict=UNDECIDED, needed=joint.needed if UNDECIDED in verdicts else 0)
+
+    joint = every(*parts)
+    return replace(joint, text=f"{joint.text}; undecided if the parts disagree", judge=judge)
+
+
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
     """Return the rule that `part` is *reproduced* for every head (`all_=True`) or for at least one (`all_=False`).
 
@@ -630,8 +643,8 @@ def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
     )
 
 
-# --- rules that several claims use ----------------------------------------------------------------------------------
-def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | None, stage: str = "") -> Rule:
+# --- rules that several claims use; their arguments are thresholds in report/claims.yaml ------------------------------
+def on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | None, stage: str = "") -> Rule:
     """Return the rule on the log test perplexity of the first model minus that of the second model, in nats.
 
     Args:
@@ -644,15 +657,28 @@ def _on_perplexity(holds: Ends, fails: Ends, favours: int, control: Control | No
     return replace(rule, favours=favours, control=control)
 
 
-# Rules on "the first model is better than the second", and so on, in the order: bounds of `holds`, bounds of `fails`,
-# `favours`, `control`. No model has a lower perplexity than the true distribution. So as the first model it must be
-# better (`better`) and must gain (`no_gain` must fail). As the second model it must make the first one worse
-# (`larger_ppl`, and `no_worse` must fail). A rule without this outcome cannot tell models apart on this corpus.
-better = partial(_on_perplexity, (-INF, 0), (-INF, -MARGIN), +1, (0, (REPRODUCED,)))
-larger_ppl = partial(_on_perplexity, (0, INF), (MARGIN, INF), 0, (1, (REPRODUCED,)))  # models of unequal size
-no_worse = partial(_on_perplexity, (-INF, MARGIN), (-INF, 0), +1, (1, FAILS))
-no_gain = partial(_on_perplexity, (-MARGIN, INF), (0, INF), -1, (0, FAILS))
-minimal_gain = partial(_on_perplexity, (-SMALL, 0), (-SMALL, 0), +1, None)
+# In the following rules, `margin` is a difference of log perplexities that matters, in nats, and `stage` is that of
+# `on_perplexity`. No model has a lower perplexity than the true distribution. So as the first model it must be better
+# (`better`) and must gain (`no_gain` must fail). As the second model it must make the first one worse (`larger_ppl`,
+# and `no_worse` must fail). A rule without this outcome cannot tell models apart on this corpus.
+def better(margin: float = MARGIN, stage: str = "") -> Rule:
+    """Return the rule that the first model has a lower perplexity; refuted if it gains less than `margin`."""
+    return on_perplexity((-INF, 0), (-INF, -margin), +1, (0, (REPRODUCED,)), stage)
+
+
+def larger_ppl(margin: float, control: Control | None = (1, (REPRODUCED,))) -> Rule:
+    """Return the rule that the first model has a higher perplexity, for models of unequal size."""
+    return on_perplexity((0, INF), (margin, INF), 0, control)
+
+
+def no_worse(margin: float, stage: str = "") -> Rule:
+    """Return the rule that the first model is worse by less than `margin`; refuted if it is worse at all."""
+    return on_perplexity((-INF, margin), (-INF, 0), +1, (1, FAILS), stage)
+
+
+def no_gain(margin: float) -> Rule:
+    """Return the rule that the first model gains less than `margin`; refuted if it gains at all."""
+    return on_perplexity((-margin, INF), (0, INF), -1, (0, FAILS))
 
 
 def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
@@ -670,11 +696,19 @@ def below(quantity: Quantity, bound: float) -> Rule:
     return interval_rule(quantity, (-INF, bound))
 
 
+def weak(quantity: Quantity, bound: float) -> Rule:
+    """Return the rule that a correlation's interval lies between -`bound` and `bound`."""
+    return interval_rule(quantity, (-bound, bound))
+
+
 def hidden(rule: Rule) -> Rule:
     """Return a copy of a rule with its attribute `hidden_by_ceiling` set to True, for rules on high or rising ranks."""
     return replace(rule, hidden_by_ceiling=True)
 
 
 rank_against = partial(against, PRESS_RANK, "×")  # of two models, at a stage
-HIGH_RANK = hidden(above(rank_against(), HIGH))
-LOW_RANK = below(rank_against(), HIGH)
+
+
+def higher_rank(times: float, stage: str = "") -> Rule:
+    """Return the rule that the first model has more than `times` the Press rank of the second."""
+    return hidden(above(rank_against(stage), math.log(times)))

@@ -6,80 +6,82 @@ Press et al. 2007.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.verdict import Code, Premise, claim
+from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise, claim
 
 WT2 = "wt2*|wikitext-2*"
 NOT_WT2 = f"!{WT2}"
-FEW_BENCHMARKS = 5  # the least number; benchmarks overlap: two of the published thirteen are parts of WS-353
-RHO = 0.02  # a difference of Spearman correlations that is too small to matter
 
 
 # --- premises of single claims --------------------------------------------------------------------------------------
-def averaged(data: r.CorpusData, patterns: Sequence[str]) -> Premise:
-    """Return the premise that in every run the best epoch comes at least one epoch after averaged SGD began to average.
+def averaged(data: r.CorpusData, claim: Claim) -> Premise:
+    """Return the premise that in every run averaged SGD began to average some epochs before the best epoch.
 
-    The runs are those of the models that match one of the patterns. The premise is broken if one of these runs never
-    began to average, or if none of them is finished.
+    The runs are those of the claim's models. The premise is broken if one of these runs never began to average, or if
+    none of them is finished. `claim.bounds` has the smallest number of `epochs`.
     """
-    models = data.matching("|".join(patterns))
+    models = data.matching("|".join(claim.models))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
     both = zip(best, switch, strict=True)
-    runs = [end - starts.get(seed, math.inf) >= 1 for ends, starts in both for seed, end in ends.items()]
+    epochs = [end - starts.get(seed, math.inf) for ends, starts in both for seed, end in ends.items()]
+    runs = [n >= claim.bounds["epochs"] for n in epochs]
     return Premise(Code.AVERAGED, {"averaged": sum(runs), "runs": len(runs)}, bool(runs) and all(runs))
 
 
-def spread_above_noise(data: r.CorpusData, patterns: Sequence[str]) -> Premise | None:
+def spread_above_noise(data: r.CorpusData, claim: Claim) -> Premise | None:
     """Return the premise that test perplexities differ more between models than between the seeds of one model.
 
-    The models are those that match a pattern and did not fail to learn. The variance of their mean perplexities must be
-    more than twice the variance over the seeds of the model `gss`. Return None for fewer than two seeds or models.
+    The models are those that match a pattern of the claim and did not fail to learn. The variance over the seeds of the
+    model `gss` must be less than the share `seed_share` of the variance of the models' mean perplexities. An estimate
+    above one is shown as one. Return None for fewer than two seeds, or for fewer than MIN_POINTS models, from which the
+    rule computes no correlation.
     """
     seeds = list(data.values("gss", TEST_PPL).values())
-    means = [data.mean(model, TEST_PPL) for pattern in patterns for model in data.learned(pattern)]
+    means = [data.mean(model, TEST_PPL) for pattern in claim.models for model in data.learned(pattern)]
     points = [mean for mean in means if not math.isnan(mean)]
-    if len(seeds) < 2 or len(points) < 2:
+    if len(seeds) < 2 or len(points) < r.MIN_POINTS:
         return None
     noise, total = ((Summary.of(sample).sd or 0.0) ** 2 for sample in (seeds, points))
-    share = noise / total if total else math.inf
-    return Premise(Code.SEED_NOISE, {"share": share}, share < 0.5)
+    share, limit = min(noise / total, 1.0) if total else 1.0, claim.bounds["seed_share"]
+    return Premise(Code.SEED_NOISE, {"share": share, "limit": limit}, share < limit)
 
 
-def ranks_apart(data: r.CorpusData, models: Sequence[str]) -> Premise | None:
-    """Return the premise that every run of a low-rank model has less than half the Press rank of any high-rank run.
+def ranks_apart(data: r.CorpusData, claim: Claim) -> Premise | None:
+    """Return the premise that any high-rank run has `times` the Press rank of every run of a low-rank model.
 
-    `models` are two patterns: that of the low-rank and that of the high-rank models. Return None if one of the two has
-    no runs with a rank.
+    The claim has two patterns of models, those of low and those of high rank. Return None if one of the two has no runs
+    with a rank.
     """
-    low, high = ([rank for m in data.matching(p) for rank in data.values(m, PRESS_RANK).values()] for p in models)
+    low, high = ([k for m in data.matching(p) for k in data.values(m, PRESS_RANK).values()] for p in claim.models)
     if not low or not high:
         return None
-    return Premise(Code.RANKS_APART, {"low": max(low), "high": min(high)}, 2 * max(low) < min(high))
+    facts = {"low": max(low), "high": min(high), "times": claim.bounds["times"]}
+    return Premise(Code.RANKS_APART, facts, facts["times"] * max(low) < min(high))
 
 
-def enough_benchmarks(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Return the premise that at least FEW_BENCHMARKS word-similarity benchmarks have results of both models.
+def enough_benchmarks(data: r.CorpusData, claim: Claim) -> Premise:
+    """Return the premise that enough word-similarity benchmarks have results of both models.
 
-    `models` are two names, not patterns.
+    Benchmarks overlap: two of the published thirteen are parts of WS-353. `claim.models` are names, not patterns.
     """
-    n = len(list(vector_gaps.collect(data, *models)))
-    return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": FEW_BENCHMARKS}, n >= FEW_BENCHMARKS)
+    n, limit = len(list(vector_gaps.collect(data, *claim.models))), claim.bounds["benchmarks"]
+    return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": limit}, n >= limit)
 
 
-def enough_runs(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Return the premise that each of `models` (names, not patterns) has at least MIN_RUNS finished runs.
+def enough_runs(data: r.CorpusData, claim: Claim) -> Premise:
+    """Return the premise that each of the claim's models (names, not patterns) has enough finished runs.
 
     The premise is for claims whose unit is not a run but, for example, a benchmark.
     """
-    runs = [len(data.values(model, TEST_PPL)) for model in models]
-    facts = {"runs": " and ".join(map(str, runs)), "limit": r.MIN_RUNS}
-    return Premise(Code.RUNS, facts, min(runs) >= r.MIN_RUNS, becomes=r.UNDECIDED)
+    runs, limit = [len(data.values(model, TEST_PPL)) for model in claim.models], claim.bounds["runs"]
+    facts = {"runs": " and ".join(map(str, runs)), "limit": limit}
+    return Premise(Code.RUNS, facts, min(runs) >= limit, becomes=r.UNDECIDED)
 
 
 # --- quantities: each function below becomes the quantity whose numbers it collects ----------------------------------
@@ -155,15 +157,61 @@ def below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
         yield from (width + 2 - rank for rank in data.values(model, PRESS_RANK).values() if not math.isnan(width))
 
 
-weak = partial(r.interval_rule, holds=r.WEAK)
 CORRELATION = "Pearson’s r of perplexity and rank"
 LIMIT = r.above(below_limit, -0.5, "no run’s Press rank exceeds d + 2")
 SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
 FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
 SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
-BREAKS = r.hidden(r.above(r.rank_against(FINETUNED), r.HIGH))
-CLEARLY = r.above(r.against("rank_press_low", "×", FINETUNED), r.HIGH)  # a high rank also at 101 % of the tolerance
 MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
+GROWS, FALLS = r.above(r.along(PRESS_RANK), 0), r.below(r.along(PRESS_RANK), 0)  # the rank with a setting
+IMPROVES = r.below(r.along(TEST_PPL), 0)
+
+
+# --- rules: their arguments are the claims' thresholds in report/claims.yaml ------------------------------------------
+def windowed(weak: float, windows: Mapping[str, r.Ends]) -> r.Rule:
+    """Return the rule that the correlation over models in the paper's window of perplexities is weak."""
+    return r.weak(r.correlation(f"{CORRELATION} in the paper’s window of perplexities", windows), weak)
+
+
+def better_without_rank(times: float, margin: float) -> r.Rule:
+    """Return the rule that the first model has less than `times` the rank of the second and a lower perplexity."""
+    return r.every(r.below(r.rank_against(), math.log(times)), r.better(margin))
+
+
+def rank_without_gain(times: float, margin: float) -> r.Rule:
+    """Return the rule that some head of high rank gains less than `margin`."""
+    return r.heads(r.every(r.higher_rank(times), r.no_gain(margin)), all_=False)
+
+
+def lower_in_both(times: float, margin: float) -> r.Rule:
+    """Return the rule that the second model has `times` the rank of the first and yet a higher perplexity."""
+    return r.every(r.below(r.rank_against(), -math.log(times)), r.better(margin))
+
+
+def breaks_clearly(times: float) -> r.Rule:
+    """Return the rule that the first model has `times` the rank of the second, also at 101 % of the tolerance."""
+    return r.every(
+        r.higher_rank(times, FINETUNED), r.above(r.against("rank_press_low", "×", FINETUNED), math.log(times))
+    )
+
+
+def minimal_gain(small: float) -> r.Rule:
+    """Return the rule that every head gains, but less than `small` nats."""
+    return r.heads(r.on_perplexity((-small, 0), (-small, 0), +1, None))
+
+
+def regularises(margin: float) -> r.Rule:
+    """Return the rule that the first model has a higher train and a lower test perplexity."""
+    return r.every(r.above(r.against(TRAIN_PPL), 0, margin=margin), r.better(margin))
+
+
+def alike(margin: float) -> r.Rule:
+    """Return the rule that the tenth normalised singular values of all heads differ by less than `margin`."""
+    return r.heads(r.interval_rule(r.against(SIGMA_10, "", log=False), (-margin, margin)))
+
+
+dynamic = partial(r.better, stage=DYNAMIC)
+no_worse_dynamic = partial(r.no_worse, stage=DYNAMIC)
 
 # --- models ---------------------------------------------------------------------------------------------------------
 HEADS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos")
@@ -179,66 +227,61 @@ PLAIN, T_MOS, T_COMPONENTS = "transformer", "transformer-mos", "transformer-mos-
 # --- the claims -----------------------------------------------------------------------------------------------------
 CLAIMS = (
     # Parthiban, Mao and Inkpen 2021
-    claim("grid-correlation", weak(r.correlation(f"{CORRELATION} over the family")), GRID,
+    claim("grid-correlation", lambda weak: r.weak(r.correlation(f"{CORRELATION} over the family"), weak), GRID,
           premises=(spread_above_noise,), control=(1, ())),
-    claim("window-correlation", weak(r.correlation(f"{CORRELATION} within 1 % of the median", r.SMALL)),
-          GRID, premises=(spread_above_noise,), control=(1, ())),
-    claim("all-correlation", weak(r.correlation(f"{CORRELATION} over heads")), "softmax", f"{ALL}|{GRID}",
-          premises=(spread_above_noise,), control=(2, ())),
-    claim("diverse-ranks", r.above(spread, r.HIGH / 4), GRID),
-    claim("not-necessary", r.every(r.LOW_RANK, r.better()), "lms-plif", "softmax",
-          control=(0, r.FAILS)),
-    claim("not-sufficient", r.heads(r.every(r.HIGH_RANK, r.no_gain()), all_=False), "ss|gss", "softmax",
-          control=(0, r.FAILS)),
-    claim("rank-order", r.every(r.below(r.rank_against(), -r.HIGH), r.better()), "lms-plif", "ss",
-          control=(0, r.FAILS)),
-    claim("plif-better", r.better(), "lms-plif", "softmax"),
-    claim("mos-better", r.better(), "mos", "softmax"),
-    claim("mos-beats-plif", r.better(), "mos", "lms-plif"),
-    claim("no-gain", r.heads(r.no_gain()), "ss|gss", "softmax", corpora=NOT_WT2),
-    claim("minimal-gain", r.heads(r.minimal_gain()), "ss|gss", "softmax", corpora=WT2),
-    claim("low-rank-hits", r.above(hits, 0.8), f"{LOW}|moc-nt", f"{MANY}|mos-nt", premises=(ranks_apart,)),
-    claim("moc-embeddings", r.above(vector_gaps, -RHO, margin=RHO), "moc", "mos",
+    claim("window-correlation", windowed, GRID, corpora="ptb|wikitext-2", premises=(spread_above_noise,)),
+    claim("all-correlation", lambda weak: r.weak(r.correlation(f"{CORRELATION} over heads"), weak),
+          "softmax", f"{ALL}|{GRID}", premises=(spread_above_noise,), control=(2, ())),
+    claim("diverse-ranks", lambda times: r.above(spread, math.log(times) / 4), GRID),
+    claim("not-necessary", better_without_rank, "lms-plif", "softmax", control=(0, r.FAILS)),
+    claim("not-sufficient", rank_without_gain, "ss|gss", "softmax", control=(0, r.FAILS)),
+    claim("rank-order", lower_in_both, "lms-plif", "ss", control=(0, r.FAILS)),
+    claim("plif-better", r.better, "lms-plif", "softmax"),
+    claim("mos-better", r.better, "mos", "softmax"),
+    claim("mos-beats-plif", r.better, "mos", "lms-plif"),
+    claim("no-gain", lambda margin: r.heads(r.no_gain(margin)), "ss|gss", "softmax", corpora=NOT_WT2),
+    claim("minimal-gain", minimal_gain, "ss|gss", "softmax", corpora=WT2),
+    claim("low-rank-hits", lambda share: r.above(hits, share), f"{LOW}|moc-nt", f"{MANY}|mos-nt",
+          premises=(ranks_apart,)),
+    claim("moc-embeddings", lambda margin: r.above(vector_gaps, -margin, margin=margin), "moc", "mos",
           premises=(ranks_apart, enough_benchmarks, enough_runs)),
-    claim("frozen-plif", r.no_worse(), "lms-plif-frozen", "lms-plif"),
-    claim("plif-regularises", r.every(r.above(r.against(TRAIN_PPL), 0, margin=r.MARGIN), r.better()),
-          "lms-plif-frozen", "softmax", control=(0, (*r.FAILS, r.UNDECIDED))),
-    claim("rank-grows-with-k", r.hidden(r.above(r.along(PRESS_RANK), 0)), COMPONENTS),
-    claim("k-helps", r.below(r.along(TEST_PPL), 0), COMPONENTS),
+    claim("frozen-plif", r.no_worse, "lms-plif-frozen", "lms-plif"),
+    claim("plif-regularises", regularises, "lms-plif-frozen", "softmax", control=(0, (*r.FAILS, r.UNDECIDED))),
+    claim("rank-grows-with-k", r.hidden(GROWS), COMPONENTS),
+    claim("k-helps", IMPROVES, COMPONENTS),
     claim("k-overfits", r.above(r.along(TEST_PPL, TRAIN_PPL), 0), COMPONENTS),
-    claim("rank-without-gain", r.every(r.hidden(r.below(r.along(PRESS_RANK), 0)), r.below(r.along(TEST_PPL), 0)),
-          DROPOUT),
-    claim("fair-softmax", r.no_worse(), "softmax-fair", "mos-fair"),
-    claim("narrow-softmax", r.larger_ppl(), "softmax-fair280", "mos-fair"),
-    claim("press-overestimates", r.hidden(r.heads(r.below(SHARE, math.log(0.5)))), MANY, control=(0, r.FAILS)),
-    claim("spectra-alike", r.heads(r.interval_rule(r.against(SIGMA_10, "", log=False), (-0.02, 0.02))),
-          "ss|gss|lms-plif|mos", "softmax"),
+    claim("rank-without-gain", r.every(r.hidden(FALLS), IMPROVES), DROPOUT),
+    claim("fair-softmax", r.no_worse, "softmax-fair", "mos-fair"),
+    claim("narrow-softmax", r.larger_ppl, "softmax-fair280", "mos-fair"),
+    claim("press-overestimates", lambda share: r.hidden(r.heads(r.below(SHARE, math.log(share)))), MANY,
+          control=(0, r.FAILS)),
+    claim("spectra-alike", alike, "ss|gss|lms-plif|mos", "softmax"),
     claim("fewer-contexts", r.below(FIRST, 0.0), "mos-nt"),
-    claim("et-better", r.above(nt_losses, 0, margin=r.MARGIN), ALL, ALL_NT, premises=(averaged,)),
+    claim("et-better", lambda margin: r.above(nt_losses, 0, margin=margin), ALL, ALL_NT, premises=(averaged,)),
     # Kanai, Fujiwara, Yamanaka and Adachi 2018: finetuned and dynamically evaluated models
-    claim("kanai-ss-better", r.better(DYNAMIC), K_SS, K_SOFTMAX),
-    claim("kanai-moss-better", r.better(DYNAMIC), K_MOSS, K_MOS),
-    claim("kanai-mos-better", r.better(DYNAMIC), K_MOS, K_SS),
-    claim("kanai-sigmoid-best", r.no_worse(DYNAMIC), K_SIGMOID, K_SS, corpora=NOT_WT2),
-    claim("kanai-sigmoid-no-better", r.no_worse(DYNAMIC), K_SOFTMAX, K_SIGMOID, corpora=WT2),
+    claim("kanai-ss-better", dynamic, K_SS, K_SOFTMAX),
+    claim("kanai-moss-better", dynamic, K_MOSS, K_MOS),
+    claim("kanai-mos-better", dynamic, K_MOS, K_SS),
+    claim("kanai-sigmoid-best", no_worse_dynamic, K_SIGMOID, K_SS, corpora=NOT_WT2),
+    claim("kanai-sigmoid-no-better", no_worse_dynamic, K_SOFTMAX, K_SIGMOID, corpora=WT2),
     claim("kanai-softmax-limited", LIMIT, f"softmax|moc|{K_SOFTMAX}", control=(0, r.FAILS)),
-    claim("kanai-ss-breaks", r.every(BREAKS, CLEARLY), K_SS, K_SOFTMAX),
-    claim("kanai-sigmoid-breaks", BREAKS, K_SIGMOID, K_SOFTMAX),
+    claim("kanai-ss-breaks", breaks_clearly, K_SS, K_SOFTMAX),
+    claim("kanai-sigmoid-breaks", partial(r.higher_rank, stage=FINETUNED), K_SIGMOID, K_SOFTMAX),
     claim("kanai-relu-rank", MORE_RANK, K_RELU, K_SS),
     claim("kanai-moss-rank", MORE_RANK, K_MOSS, K_MOS),
     # Ganea, Gelly, Bécigneul and Severyn 2019
-    claim("ganea-plif-better", r.better(), G_PLIF, G_SOFTMAX),
-    claim("ganea-mos-better", r.better(), G_MOS, G_PLIF),
-    claim("ganea-both-best", r.better(), G_BOTH, G_MOS),
-    claim("ganea-ss-no-gain", r.no_gain(), "ss", "softmax"),
-    claim("ganea-learned-shape", r.above(SHAPE, math.log(1.05)), G_PLIF),
+    claim("ganea-plif-better", r.better, G_PLIF, G_SOFTMAX),
+    claim("ganea-mos-better", r.better, G_MOS, G_PLIF),
+    claim("ganea-both-best", r.better, G_BOTH, G_MOS),
+    claim("ganea-ss-no-gain", r.no_gain, "ss", "softmax"),
+    claim("ganea-learned-shape", lambda times: r.above(SHAPE, math.log(times)), G_PLIF),
     # Benka, Hammer and Su 2021: mixtures of softmaxes on a Transformer
-    claim("benka-mos-helps", r.better(), T_MOS, PLAIN),
+    claim("benka-mos-helps", r.better, T_MOS, PLAIN),
     claim("benka-bottleneck", LIMIT, PLAIN, control=(0, r.FAILS)),
-    claim("benka-breaks", r.HIGH_RANK, T_MOS, PLAIN),
+    claim("benka-breaks", r.higher_rank, T_MOS, PLAIN),
     claim("benka-k-helps", r.below(r.along(TEST_PPL, within=(1, 10)), 0), f"{T_COMPONENTS}*"),
-    claim("benka-k-hurts", r.larger_ppl(), f"{T_COMPONENTS}15", f"{T_COMPONENTS}10", control=None),
+    claim("benka-k-hurts", partial(r.larger_ppl, control=None), f"{T_COMPONENTS}15", f"{T_COMPONENTS}10"),
     # Rank or mixture: config/rank-or-mixture.yaml says what each outcome means
-    claim("moc-better", r.better(), "moc", "softmax"),
-    claim("mos-beats-moc", r.better(), "mos", "moc"),
+    claim("moc-better", r.better, "moc", "softmax"),
+    claim("mos-beats-moc", r.better, "mos", "moc"),
 )  # fmt: skip

@@ -16,7 +16,7 @@ instead of a corpus for claims that need no corpus.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -38,7 +38,8 @@ DECIDED = (r.REPRODUCED, r.NOT_REPRODUCED)
 Code = StrEnum(
     "Code",
     "NO_MODEL NO_RUN NO_VALUE TOO_FEW INCONCLUSIVE SETTINGS CEILING LEARNED CONVERGED AVERAGED "
-    "SEED_NOISE SIZE EQUAL_PAIR NO_EQUAL_PAIR CONTROL RANKS_APART BENCHMARKS RUNS FITS_CONVERGED",
+    "SEED_NOISE SIZE EQUAL_PAIR NO_EQUAL_PAIR CONTROL RANKS_APART BENCHMARKS RUNS FITS_CONVERGED FITS_UNCHECKED "
+    "DISAGREE DYNAMIC",
 )
 
 
@@ -85,7 +86,8 @@ class Premise(Reason):
         code, facts: what the text of the premise is made from, as in `Reason`.
         holds: True if the condition is met.
         spoils: the verdicts of the rule that a broken premise replaces; by default all.
-        becomes: the verdict that replaces them.
+        becomes: the verdict that replaces them. If it is empty, the premise is a warning: the verdict stays, and the
+            warning is shown as its reason.
     """
 
     holds: bool
@@ -108,8 +110,9 @@ class Claim:
         limits: what the evidence does not show, as text.
         corpora: patterns of the corpora that the claim is about, separated by `|`; a leading `!` means all corpora but
             these. SYNTHETIC marks a claim that needs no corpus.
+        bounds: {name: bound} of the claim's own premises, from report/claims.yaml.
         premises: functions that make premises of this claim, besides the premises of its rule. Each is called with the
-            data of a corpus and `models`. It returns a `Premise`, or None if its condition does not matter there.
+            data of a corpus and the claim. It returns a `Premise`, or None if its condition does not matter there.
     """
 
     source: str
@@ -120,7 +123,8 @@ class Claim:
     where: str = "fits to known distributions"
     limits: str = ""
     corpora: str = "*"
-    premises: tuple[Callable[[r.CorpusData, Sequence[str]], Premise | None], ...] = ()
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    premises: "tuple[Callable[[r.CorpusData, Claim], Premise | None], ...]" = ()
 
     def concerns(self, dataset: str) -> bool:
         """Return True if the claim is about the corpus `dataset`.
@@ -131,19 +135,23 @@ class Claim:
         return is_named != self.corpora.startswith("!") and (dataset == r.SYNTHETIC) == (self.corpora == r.SYNTHETIC)
 
 
-def claim(name: str, rule: r.Rule, *models: str, **options: Any) -> Claim:
-    """Return the claim `name`; its `source`, `statement`, `where` and `limits` come from report/claims.yaml.
+def claim(name: str, rule: r.Rule | Callable[..., r.Rule], *models: str, **options: Any) -> Claim:
+    """Return the claim `name`; its texts, the thresholds of its rule and the bounds of its premises are in claims.yaml.
 
     Args:
         name: the id of the claim.
-        rule: the rule that decides it.
+        rule: the rule that decides it, or a function that returns this rule. The function is called with the claim's
+            `thresholds` in report/claims.yaml as keyword arguments.
         models: shell patterns of the models on which the rule is evaluated.
         options: further attributes of `Claim`, such as `corpora`. The keyword `control` replaces the control of `rule`:
             a pair (position, verdicts) as in `Rule`, or None for no control. Example: `(0, r.FAILS)` puts TRUTH in
             place of the first model, and the rule must then give a verdict in FAILS.
     """
-    rule = replace(rule, control=options.pop("control", rule.control))
-    return Claim(id=name, rule=rule, models=models, **TEXTS[name], **options)
+    texts = dict(TEXTS[name])
+    thresholds, bounds = (texts.pop(key, {}) for key in ("thresholds", "premises"))
+    built = rule if isinstance(rule, r.Rule) else rule(**thresholds)
+    built = replace(built, control=options.pop("control", built.control))
+    return Claim(id=name, rule=built, models=models, bounds=bounds, **texts, **options)
 
 
 @dataclass(frozen=True)
@@ -154,8 +162,8 @@ class Entry:
         claim: the claim.
         dataset: the corpus, or SYNTHETIC.
         verdict: one of VERDICTS.
-        reason: None if the rule gave *reproduced* or *not reproduced* and no broken premise replaced this verdict.
-            Otherwise the reason why the rule could not decide, or the broken premise.
+        reason: None if the rule gave *reproduced* or *not reproduced* and no premise of this verdict is broken.
+            Otherwise the reason why the rule could not decide, or the broken premise, which may be a mere warning.
         numbers: the numbers that the rule computed; empty if the rule could not be evaluated.
         premises: the premises that were checked.
     """
@@ -207,14 +215,14 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
         return Entry(claim, data.dataset, verdict, Reason(Code.NO_VALUE, decision.missing))
     if verdict == r.UNDECIDED:
         few = any(number.low is None for number in decision.numbers)
-        facts = {"needed": decision.needed, "units": decision.units}
-        reason = Reason(Code.TOO_FEW if few else Code.INCONCLUSIVE, facts)
+        code = Code.TOO_FEW if few else Code.INCONCLUSIVE if decision.needed else Code.DISAGREE
+        reason = Reason(code, {"needed": decision.needed, "units": decision.units})
     premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
     if broken:
-        # The first broken premise that makes the claim untestable or, if there is none, the first broken premise.
-        reason = min(broken, key=lambda premise: premise.becomes != r.CANNOT)
-        verdict = reason.becomes
+        # The first broken premise that makes the claim untestable; without one, the first that changes the verdict.
+        reason = min(broken, key=lambda premise: (premise.becomes != r.CANNOT, not premise.becomes))
+        verdict = reason.becomes or verdict
     return Entry(claim, data.dataset, verdict, reason, decision.numbers, premises)
 
 
@@ -230,7 +238,7 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
     rule = claim.rule
     if claim.corpora != r.SYNTHETIC:
         yield from _of_rule(data, rule, claim.models)
-    yield from (premise for check in claim.premises if (premise := check(data, claim.models)))
+    yield from (premise for check in claim.premises if (premise := check(data, claim)))
     if rule.favours and (gap := _size_gap(data, claim.models)) is not None:
         yield _size(data, claim, verdict, gap)
     if rule.control and data.truth:
