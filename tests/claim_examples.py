@@ -175,7 +175,7 @@ def layers(model: str, ranks: dict[int, float]) -> list[Row]:
 
 
 def dirichlet(
-    lms: float = 0.6, grows: float = 1.0, width: float = 1.0, exact: float = 1e-3, **heads: float
+    lms: float = 0.6, grows: float = 1.0, width: float = 1.0, exact: float = 1e-4, **heads: float
 ) -> list[Row]:
     """Return fits in which LMS has a share of Softmax's KL, the less the larger M / D if that `grows`.
 

@@ -1,20 +1,25 @@
 """Stages after training: counts derived from the published text, records by stage, and their tables."""
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import claim_examples as examples
 import pytest
 import yaml
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import cells, views
+from softmax_bottleneck.report import cells, claims, views
+from softmax_bottleneck.report.claims.rules import REPRODUCED, CorpusData
+from softmax_bottleneck.report.claims.verdict import Code, judge, premises_of
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import check
 
 ROOT = Path(__file__).parents[2]
+BETTER = next(claim for claim in claims.CLAIMS if claim.id == "kanai-ss-better")
 
 
 # --- a study ---------------------------------------------------------------------------------------------------------
@@ -86,6 +91,73 @@ def test_a_body_without_memory_cannot_be_evaluated_dynamically(tmp_path: Path) -
     one = load(tmp_path, settings=[*BASE["settings"], {"body": body}])
     with pytest.raises(UserError, match=r"models\.softmax: dynamic evaluation needs a body that carries"):
         check.check_stages(one)
+
+
+@pytest.mark.parametrize(
+    ("given", "rate"),
+    [
+        ({"scaling": "sum"}, "5e-05"),  # the default rates are those of `mean`
+        ({"scaling": "sum", "learning_rates": [0.002, 0.0001]}, "0.0001"),
+        ({"learning_rates": [0.00005, 0.002]}, "0.002"),
+        ({"scaling": "sum", "learning_rates": [0, 0.0005, 0.002]}, ""),
+        ({"learning_rates": [0, 0.00003, 0.0005]}, ""),
+    ],
+)
+def test_step_sizes_for_the_other_scaling_are_rejected_in_one_line(tmp_path: Path, given: dict, rate: str) -> None:
+    settings = [*BASE["settings"], {"dynamic": given}]
+    if not rate:
+        assert load(tmp_path, settings=settings).evaluations
+        return
+    with pytest.raises(UserError) as error:
+        load(tmp_path, settings=settings)
+    message = str(error.value)
+    assert "models.softmax: dynamic.learning_rates: " in message and f"(got {rate})" in message and "\n" not in message
+
+
+def test_a_day_on_a_gpu_keeps_the_papers_step_sizes_of_mixtures() -> None:
+    day, paper = (config.load_study(config.ROOT / "config" / f"{name}.yaml") for name in ("gpu-day", "paper"))
+    for place, stages in day.stages.items():
+        if place[1] in ("kanai-mos", "kanai-moss"):
+            own, published = stages.dynamic, paper.stages[place].dynamic
+            assert own == dataclasses.replace(published, tune_tokens=own.tune_tokens)
+            assert (own.scaling, own.learning_rates) == ("sum", (0.002,))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_doubtful_choices_are_a_warning_in_table_and_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    """36.45 -> 46.73 on the test text of WikiText-2 is what a step size on the grid's lower edge did."""
+    monkeypatch.chdir(tmp_path)
+    one = load(tmp_path)
+    for evaluation in one.evaluations:
+        run = evaluation.run
+        write(evaluation.path, run, 46.73, dynamic=True)
+        facts = {"test_ppl": 46.73, "valid_ppl": 40.0, "valid_gain": 1.0, "test_gain": -10.28 if damaged else 0.5}
+        facts["dynamic_at_edge"] = float(damaged and run.seed == 1)
+        usual = {"status": "ok", "provenance": {"run_id": run.run_id}}
+        artefacts.write_json(Store().run_folder(evaluation.path) / "dynamic.json", usual | {"metrics": facts})
+    found = collect.collect(one)
+    place = one.needed[0].dataset
+    assert found.dynamic_doubts(place, "softmax") == ((1, 2, 2) if damaged else (0, 0, 2))
+    (part,) = views.build(one, one.experiments[0], found).sections
+    notes = [cell.note for cell in part.rows[0].cells if cell.measured and cell.stage == "dynamic"]
+    assert all(notes) == damaged and any(notes) == damaged
+    expected = {"edge": 2, "apart": 4, "runs": 4} if damaged else {"edge": 0, "apart": 0, "runs": 4}
+    data = CorpusData(found, place)
+    claim = dataclasses.replace(BETTER, models=("mos", "softmax"))
+    premise = next(one for one in premises_of(data, claim, REPRODUCED) if one.code is Code.DYNAMIC)
+    assert premise.holds is not damaged and premise.facts == expected
+
+
+def test_a_warning_leaves_the_verdict_and_is_its_reason() -> None:
+    rows = [(f"kanai-{head}", "test_ppl", "dynamic", [level + x for x in (0, 0.1, 0.2)])
+            for head, level in (("softmax", 57), ("ss", 55))]  # fmt: skip
+    rows += [(row[0], metric, "dynamic", [gain] * 3) for row in rows[:2] for metric, gain in
+             (("valid_gain", 1.0), ("test_gain", -1.0))]  # fmt: skip
+    sizes = [(row[0], "parameters", "", [1e6] * 3) for row in rows[:2]]
+    entry = judge(CorpusData(examples.records_of([*rows, *sizes]), examples.CORPUS), BETTER)
+    assert entry.verdict == REPRODUCED and entry.reason.code is Code.DYNAMIC
 
 
 def write(path: str, run: config.Run, ppl: float, dynamic: bool = False) -> None:

@@ -179,6 +179,23 @@ def test_every_setting_is_tried_on_the_tuning_text_and_the_best_one_used():
     assert found["tuned_on_tokens"] == 30
 
 
+@pytest.mark.parametrize(
+    ("rates", "decays", "tried", "edge"),
+    [
+        ((1, 2, 3), (0.5,), (4, 2, 3), False),
+        ((1, 2, 3), (0.5,), (2, 3, 4), True),
+        ((3, 1, 2), (0.5,), (2, 3, 4), True),  # in any order
+        ((2,), (0.5,), (3,), False),  # a setting, no choice
+        ((2,), (0.1, 0.5), (3, 2), True),
+    ],
+)
+def test_a_choice_on_an_edge_of_the_grid_is_recorded(rates, decays, tried, edge) -> None:
+    one = evaluator(built(), learning_rates=rates, decays=decays)
+    one.losses = [5.0, 5.0, *map(float, tried), 2.0, 2.0]
+    one.sums = ([], 7)
+    assert one.at_edge == edge and one.results()["metrics"]["dynamic_at_edge"] == float(edge)
+
+
 def test_it_helps_where_the_test_text_repeats_itself():
     """Words that a model never saw together follow each other again and again."""
     repeated = np.tile(np.arange(7, 12, dtype=np.int32), 60)

@@ -104,6 +104,17 @@ class Records:
                           if is_unlearned(ppl, unigram.get(seed, math.inf))}  # fmt: skip
         return frozenset(found)
 
+    def dynamic_doubts(self, dataset: str, model: str) -> tuple[int, int, int]:
+        """Return the numbers of doubtful dynamic evaluations of a model: (choice on an edge, text damaged, all).
+
+        The choice of the step size or decay may lie on an edge of the grid, so that a better one may exist. Or the
+        chosen one improves the validation text and damages the test text.
+        """
+        names = ("dynamic_at_edge", "valid_gain", "test_gain")
+        edge, valid, test = (self.values(dataset, model, name, DYNAMIC) for name in names)
+        apart = sum(gain > 0 > test.get(seed, 0.0) for seed, gain in valid.items())
+        return sum(value > 0 for value in edge.values()), apart, len(valid)
+
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
         """Return the rows of the planned runs of a model on one dataset.
 

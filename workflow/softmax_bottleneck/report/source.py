@@ -351,4 +351,13 @@ class Source:
         if column.metric == metrics.PARAMETERS_MILLIONS and len(set(values.values())) == 1:
             return replace(blank, measured=MeasuredCell(next(iter(values.values()))))  # the same for every seed
         gaps, planned = self.gaps(dataset, model, values, column.stage), len(self.planned(dataset, model))
-        return replace(blank, measured=mean_of(values.values()), planned=planned, gaps=gaps, seeds=values)
+        is_adapted = column.stage == records.DYNAMIC and column.metric in (metrics.VALID_PPL, metrics.TEST_PPL)
+        note = self._dynamic_warning(dataset, model) if is_adapted and values else ""
+        return replace(blank, measured=mean_of(values.values()), planned=planned, gaps=gaps, seeds=values, note=note)
+
+    def _dynamic_warning(self, dataset: str, model: str) -> str:
+        """Return a warning about doubtful choices of dynamic evaluation, or "" (see `Records.dynamic_doubts`)."""
+        edge, apart, runs = self.records.dynamic_doubts(dataset, model)
+        at_edge = f"{edge} of {runs} choices on an edge of the grid" if edge else ""
+        damaged = f"{apart} of {runs} improve validation and damage test" if apart else ""
+        return "; ".join(filter(None, [at_edge, damaged]))

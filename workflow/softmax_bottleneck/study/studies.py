@@ -352,7 +352,10 @@ def _plan(
     seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
     common = (dataset.name, model.name, head, settings.body, settings.schedule)
     runs = [Run(*common, seed, dataset.identity, **execution) for seed in (seeds[:1] if choice == "author" else seeds)]
-    return runs, author, Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"])
+    stages = Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"])
+    if problem := stages.dynamic.unsuitable_rates:
+        raise UserError(f"{where}: {problem}")
+    return runs, author, stages
 
 
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:

@@ -295,6 +295,18 @@ class Evaluator:
         """True if the chosen candidate scores the validation text better than the trained weights do."""
         return self.losses[STATIC + len(self.candidates)] < self.losses[0]
 
+    @property
+    def at_edge(self) -> bool:
+        """True if the chosen step size or decay is the smallest or largest of several, so that a better one may exist.
+
+        A grid with a single value is a setting, not a choice, and has no edge.
+        """
+        choices = (
+            (self.chosen.learning_rate, self.settings.learning_rates),
+            (self.chosen.decay, self.settings.decays),
+        )
+        return any(min(grid) < max(grid) and value in (min(grid), max(grid)) for value, grid in choices)
+
     def _next_reading(self) -> Reading | None:
         """Return the next pass over a text, or None at the end; every pass starts from the trained weights.
 
@@ -340,11 +352,12 @@ class Evaluator:
 
         Returns:
             A dict with four keys:
-            `metrics`: nine numbers. `valid_ppl_static` and `test_ppl_static` are the perplexities of the fixed trained
+            `metrics`: ten numbers. `valid_ppl_static` and `test_ppl_static` are the perplexities of the fixed trained
                 weights. `valid_ppl` and `test_ppl` are the perplexities of dynamic evaluation with the chosen
                 candidate, or the static ones if the candidate does not help (`helps`). `valid_gain` and `test_gain`
                 are the differences, static minus dynamic perplexity. `dynamic_learning_rate`, `dynamic_decay` and
                 `dynamic_epsilon` are eta, lambda and epsilon of the chosen candidate; eta is 0 if it does not help.
+                `dynamic_at_edge` is 1 if the best eta or lambda may lie outside the grid (`at_edge`), and otherwise 0.
             `tried`: one dict per candidate with `learning_rate`, `decay` and `loss_nats` (None if not finite).
             `tuned_on_tokens`: number of predicted tokens of the tuning text.
             `batches`: number of batches of the training text that gave the gradient statistics.
@@ -356,6 +369,7 @@ class Evaluator:
         metrics |= {f"{name}_gain": metrics[f"{name}_ppl_static"] - metrics[f"{name}_ppl"] for name in texts}
         metrics |= {"dynamic_learning_rate": self.chosen.learning_rate if self.helps else 0.0}
         metrics |= {"dynamic_decay": self.chosen.decay, "dynamic_epsilon": self.settings.epsilon}
+        metrics |= {"dynamic_at_edge": float(self.at_edge)}
         rows = [
             {"learning_rate": setting.learning_rate, "decay": setting.decay, "loss_nats": finite(nats)}
             for setting, nats in zip(self.candidates, tried, strict=False)

@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
+from softmax_bottleneck.records.records import DYNAMIC
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
 from softmax_bottleneck.store.paths import ROOT
@@ -252,10 +253,11 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
 
 
 def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
-    """Yield those of four premises that a rule needs; `patterns` are the shell patterns of the claim's models.
+    """Yield those of five premises that a rule needs; `patterns` are the shell patterns of the claim's models.
 
     The premises: the compared runs have equal settings (or differ as in the paper); no rank is close to the largest
-    possible one (`ceiling`); every run has learned; and every run has converged.
+    possible one (`ceiling`); every run has learned; every run has converged; and, as a warning that leaves the verdict
+    as it is, no choice of a dynamic evaluation is doubtful (`Records.dynamic_doubts`).
     """
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
@@ -288,6 +290,11 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
         ]
         fall, label = max(falls, default=(0.0, "no epoch logs"))
         yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": CONVERGED}, fall < CONVERGED)
+    if rule.quantities[0].stage == DYNAMIC:
+        doubts = [data.records.dynamic_doubts(data.dataset, model) for model in models]
+        edge, apart, runs = map(sum, zip(*doubts, strict=True))
+        facts = {"edge": edge, "apart": apart, "runs": runs}
+        yield Premise(Code.DYNAMIC, facts, not edge and not apart, DECIDED, becomes="")
 
 
 def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> set[str]:
