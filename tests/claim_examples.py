@@ -174,6 +174,17 @@ def layers(model: str, ranks: dict[int, float]) -> list[Row]:
     return [(model, "rank", where.format(k), [rank] * 5) for k, rank in ranks.items()]
 
 
+def swept(sign: float) -> list[Row]:
+    """Return ranks of mixtures that need more softmaxes for full rank, or fewer, the more words per dimension."""
+    where = "K={};H={};V={};S=2000;untrained;equal mixing;sweep"
+    rows = []
+    for width, words in itertools.product((8, 16, 32), (125, 250, 500)):
+        needed = 4 + sign * math.log2(words / width / 16)  # 2 to 6
+        ranks = {k: words if k >= needed else words // 2 for k in range(1, 7)}
+        rows += [("mos", "rank", where.format(k, width, words), [rank]) for k, rank in ranks.items()]
+    return rows
+
+
 def dirichlet(
     lms: float = 0.6, grows: float = 1.0, width: float = 1.0, exact: float = 1e-4, **heads: float
 ) -> list[Row]:
@@ -281,6 +292,7 @@ EXAMPLES: dict[str, Parts] = {
     "merity-softmax-limited": [(lambda x: layers("softmax", dict.fromkeys((1, 2, 3), 34.0 - x)), 0, -5)],
     "merity-mos-grows": [(lambda x: layers("mos", {k: 300 * (1 + x * k / 5) for k in (1, 2, 3, 4)}), 1, -1)],
     "merity-mos-full": [(lambda x: layers("mos", dict.fromkeys((3, 4), 1000 * x)), 0.97, 0.6)],
+    "merity-softmaxes-needed": [(swept, 1, -1)],
     "truth-closes": changing(world, floor=0.4),
     "truth-loses": changing(world, lost=0.02),
     **dict.fromkeys(("truth-grows", "truth-width-tells"), changing(world, steps=-1)),

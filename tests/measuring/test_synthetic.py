@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softmax_bottleneck.measuring.synthetic import DEFAULT, READINGS, RankDemo, rank_demo
+from softmax_bottleneck.measuring.synthetic import DEFAULT, READINGS, SWEEP, RankDemo, rank_demo, rows_of
 from softmax_bottleneck.store.seeds import derive
 
 PUBLISHED = Path(__file__).parents[2] / "report" / "published" / "smerity2017_rank_demo.csv"
@@ -82,3 +82,23 @@ def test_ranks_are_those_of_the_trained_models_heads(components):
             assert found[model, settings.condition(components), metric] == [(sigma > tolerance).sum()]
             default = np.linalg.matrix_rank(matrix)
             assert found[model, settings.condition(components), f"{metric}_numpy"] == [default]
+
+
+def test_the_sweep_counts_the_singular_values_of_a_mixture_computed_by_hand() -> None:
+    """The smallest size of the sweep in float64, with Press's tolerance of float32, and only mixtures of softmaxes."""
+    rows = rows_of({"synthetic": "rank-sweep"}, lambda size: None, silent)
+    assert len(rows) == 9 * 6 and {(row["model"], row["metric"]) for row in rows} == {("mos", "rank")}
+    settings = SWEEP[0]
+    width, words, contexts = settings.hidden_size, settings.vocabulary_size, settings.contexts
+    rng, bound = np.random.default_rng(derive(settings.seed, "rank demo", 0)), 1 / math.sqrt(width)
+    x = rng.standard_normal((contexts, width)) * settings.input_scale
+    weight, bias = rng.uniform(-bound, bound, (words, width)), rng.uniform(-bound, bound, words)
+    total = np.zeros((contexts, words))
+    for k in settings.components:
+        hidden = x @ rng.uniform(-bound, bound, (width, width)).T + rng.uniform(-bound, bound, width)
+        p = np.exp(hidden @ weight.T + bias)
+        total += p / p.sum(1, keepdims=True)
+        sigma = np.linalg.svd(np.log(total / k), compute_uv=False)
+        tolerance = 0.5 * math.sqrt(contexts + words + 1) * sigma[0] * np.finfo(np.float32).eps
+        (found,) = [row["value"] for row in rows if row["condition"].startswith(f"K={k};H={width};V={words};")]
+        assert found == pytest.approx(int((sigma > tolerance).sum()), abs=3)  # float32 moves those at the tolerance

@@ -130,6 +130,23 @@ def mean(content: dict, model: str, metric: str) -> float:
     return plain.fmean(line[-1] for line in lines if line[:-1] == ("wt2-small", model, metric, ""))
 
 
+def test_counts_of_words_come_from_the_whole_corpus_and_those_of_a_cut_one_are_marked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SM Table 13 is arithmetic on a corpus: every archived count of all Penn Treebank is the published one."""
+    monkeypatch.setattr(archive, "load_all", LOAD_ALL)
+    archived_cells.best_cells.cache_clear()
+    found = archived_cells.best_cells("parthiban2021-sm-table13", "demo")
+    archived_cells.best_cells.cache_clear()
+    unknown = {key[:2]: cell for key, cell in found.items() if key[3] == "n_pairs_not_in_vocab"}
+    ptb, wt2 = (
+        [cell for (corpus, _), cell in unknown.items() if corpus == name and cell.published] for name in ("ptb", "wt2")
+    )
+    assert len(ptb) == len(wt2) == 13
+    assert all(cell.measured.mean == float(cell.published.value) and not cell.note for cell in ptb)
+    assert all("2,000" in cell.note for cell in wt2)
+
+
 def test_a_column_is_filled_from_its_own_metric_whatever_its_heading(
     archived: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import io
 import math
 from pathlib import Path
 
+import claim_examples as examples
 import fake_results as fake
 import numpy as np
 import pandas as pd
@@ -207,3 +208,21 @@ def test_ganeas_figure_5_shows_how_far_drawn_laws_are_from_uniform(study, filled
     assert set(zip(rows["M"], rows["alpha"], strict=True)) == {(10, 0.1), (10, 1), (50, 0.1), (50, 1)}
     np.testing.assert_allclose(rows["drawn"], np.log(rows["M"]) / 2)
     assert set(rows["kl_uniform_nats"]) == {4}
+
+
+def test_the_sweep_of_untrained_layers_names_the_fewest_softmaxes_of_full_rank() -> None:
+    demo = config.load_study(config.ROOT / "config" / "demo.yaml")
+    found = examples.records_of(examples.swept(1), "synthetic")
+    table = views.build(demo, fake.experiment(demo, "merity2017-components"), found)
+    (section,) = table.sections
+    needed = {row.key: row.cells[-1] for row in section.rows}
+    keys = list(needed)
+    assert (keys[0], keys[-1]) == ("H=32;V=125", "H=8;V=500")  # by words per dimension
+    for key, cell in needed.items():
+        h, v = (int(part.partition("=")[2]) for part in key.split(";"))
+        assert cell.measured.mean == math.ceil(4 + math.log2(v / h / 16))
+    demo_table = views.build(demo, fake.experiment(demo, "merity2017-ranks"), found)
+    assert not any(cell.measured for *_, cell in demo_table.every_cell)  # it shows nothing of the sweep
+    few = [(*row[:3], [row[3][0] / 2]) for row in examples.swept(1)]
+    (section,) = views.build(demo, table.experiment, examples.records_of(few, "synthetic")).sections
+    assert all(row.cells[-1].measured is None and "6" in row.cells[-1].label for row in section.rows)

@@ -3,8 +3,10 @@
 import math
 import xml.etree.ElementTree as ElementTree
 
+import pandas as pd
 import pytest
 from softmax_bottleneck.report import plots
+from softmax_bottleneck.report.views import ranks
 
 
 @pytest.mark.parametrize(("x", "y"), [(1.0, math.nan), (1.0, -1.0), (1e9, 1.0)], ids=["nan", "no-log", "off-canvas"])
@@ -44,3 +46,12 @@ def test_text_in_figures_has_contrast_aa_and_the_colours_of_the_style_sheet() ->
     with plots.mpl.rc_context(fname=plots.STYLE_SHEET):
         shown = {plots.mpl.rcParams[key] for key in ("text.color", "xtick.color", "axes.facecolor", "grid.color")}
     assert {f"#{colour.removeprefix('#')}" for colour in shown} == set(vars(plots.LIGHT).values())
+
+
+@pytest.mark.parametrize(("dots", "lines"), [(2, 0), (7, 0), (8, 1)])
+def test_perplexity_falls_to_the_right_and_few_dots_have_no_line(dots: int, lines: int) -> None:
+    ((axes,),) = plots.panels(1, 1, 4.0, 3.0)[1]
+    points = pd.DataFrame({"k": 2.5, "test_ppl": [57 + i / 10 for i in range(dots)], "rank_press": [300.0] * dots})
+    ranks._grid_panel(axes, points, "")
+    assert axes.xaxis_inverted()
+    assert len([line for line in axes.lines if line.get_linestyle() != "None"]) == lines

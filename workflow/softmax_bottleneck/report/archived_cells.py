@@ -74,7 +74,8 @@ def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
         planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
         if study is None or planned is None:
             continue
-        if planned.models and set(found.states["model"]).isdisjoint(planned.models):
+        is_of_models = bool(planned.models) and planned.view != "coverage"  # counts of words are of corpora
+        if is_of_models and set(found.states["model"]).isdisjoint(planned.models):
             continue  # it has no number for this table, whose construction takes time
         table = views.build(study, planned, found)
         assert isinstance(table, Table)

@@ -36,6 +36,8 @@ EXACT = "d >= r and width == d"  # query of fits that can be exact: of the plann
 SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # heads that can represent every softmax of their width
 # The condition of a sample of an untrained layer (`measuring/synthetic.py`) with the default of every setting.
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
+# The condition of a sample of the sweep over widths and vocabularies (`measuring/synthetic.py`).
+SWEEP = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);.*;sweep$")
 NOT_NEGATIVE = -0.5  # lower bound of a difference of ranks that must not be negative; ranks are integers up to rounding
 
 
@@ -367,6 +369,43 @@ def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
     return layers.assign(room=layers["H"] + 2 - layers["rank"], fullness=layers["rank"] / layers["V"])
 
 
+def sweep(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the ranks of untrained mixtures of softmaxes in a table with the columns K, H, V and rank.
+
+    `rows` are synthetic records (`Records.synthetic`).
+    """
+    sizes = rows["condition"].astype(str).str.extract(SWEEP).dropna().astype(int)
+    return sizes.assign(rank=rows["value"].loc[sizes.index].astype(float))
+
+
+def softmaxes_needed(ranks: pd.DataFrame, share: float) -> dict[tuple[int, int], int | None]:
+    """Return {(H, V): smallest K whose rank is at least a share of V}; None if no K of the sweep has such a rank.
+
+    `ranks` is a table as `sweep` returns it.
+    """
+    needed: dict[tuple[int, int], int | None] = {}
+    for width, words in sorted(set(zip(ranks["H"], ranks["V"], strict=True))):
+        own = ranks[(ranks["H"] == width) & (ranks["V"] == words)]
+        full = own[own["rank"] >= share * words]["K"]
+        needed[int(width), int(words)] = None if full.empty else int(full.min())
+    return needed
+
+
+def _needs_more(share: float) -> r.Rule:
+    """Return the rule that the number of softmaxes that nearly full rank needs grows with V / H.
+
+    Where no K of the sweep is enough, one more than the largest counts.
+    """
+
+    def collect(data: r.CorpusData) -> list[tuple[float, float]]:
+        ranks = sweep(data.records.synthetic)
+        needed = softmaxes_needed(ranks, share)
+        return [(words / width, float(k or ranks["K"].max() + 1)) for (width, words), k in needed.items()]
+
+    what = f"Spearman’s ρ of V / H and the softmaxes that {share:.0%} of full rank needs"
+    return r.above(r.Quantity(collect, r.spearman, what, units="sizes"), 0)
+
+
 def _limited(model: str) -> r.Rule:
     """Return the rule that no random untrained layer of the head `model` has a rank above its width H plus 2."""
     what = f"H + 2 less the rank of {model}, smallest over samples"
@@ -425,6 +464,7 @@ CLAIMS = (
     claim("merity-moc-limited", _limited("moc")),
     claim("merity-mos-grows", r.above(GROWTH, 0)),
     claim("merity-mos-full", nearly_full),
+    claim("merity-softmaxes-needed", _needs_more),
     # of this workflow
     claim("truth-closes", lambda share: r.below(LARGEST, share)),
     claim("truth-loses", lambda share: r.above(LEAST, share)),

@@ -292,9 +292,9 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
         yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": CONVERGED}, fall < CONVERGED)
     if rule.quantities[0].stage == DYNAMIC:
         doubts = [data.records.dynamic_doubts(data.dataset, model) for model in models]
-        edge, apart, runs = map(sum, zip(*doubts, strict=True))
-        facts = {"edge": edge, "apart": apart, "runs": runs}
-        yield Premise(Code.DYNAMIC, facts, not edge and not apart, DECIDED, becomes="")
+        edge, apart, evaluated = map(sum, zip(*doubts, strict=True))
+        counts = {"edge": edge, "apart": apart, "runs": evaluated}
+        yield Premise(Code.DYNAMIC, counts, not edge and not apart, DECIDED, becomes="")
 
 
 def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> set[str]:

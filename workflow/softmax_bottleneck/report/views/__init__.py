@@ -36,7 +36,7 @@ VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 }
 ROWS = {  # view -> heading of the column of row labels; for all other views it is `Model`
     **dict.fromkeys(("coverage", "wordsim"), "Benchmark"),
-    **{"correlation": "Runs", "published-size": "Run"},
+    **{"correlation": "Runs", "published-size": "Run", "rank-sweep": "Width and vocabulary"},
     **{"robustness": "Matrix", "search": "Setting or run", "settings": "Setting", "top5": "Context"},
 }
 DIGITS = 8  # significant ones in the data beside a figure

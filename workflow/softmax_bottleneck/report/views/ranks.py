@@ -30,6 +30,8 @@ from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of, section
+from softmax_bottleneck.report.claims.known_distributions import SWEEP, softmaxes_needed, sweep
+from softmax_bottleneck.report.claims.verdict import TEXTS
 from softmax_bottleneck.report.source import MetricName, Source, label
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import schema
@@ -163,8 +165,9 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
-    """Draw a dot per row of `points` and, for three or more dots, their least-squares line, as in the paper.
+    """Draw a dot per row of `points` and, for MIN_POINTS or more dots, their least-squares line.
 
+    As in the paper, perplexity falls to the right.
     `points` has the columns of the frame that the function `grid` returns. Dots are coloured by k, or grey if k is
     missing in all rows (published dots). If `points` is empty, the panel has a text instead.
     """
@@ -181,12 +184,13 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
         axes.plot(own[TEST_PPL], own[PRESS_RANK], label=f"k = {k:g}" if k else "", **look)
     axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
     axes.margins(0.12)
+    axes.invert_xaxis()
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.yaxis.set_major_formatter(plots.integer)
     if slopes:
         axes.legend(fontsize=8, handletextpad=0.1, labelspacing=0.2)
-    if len(points) > 2:
+    if len(points) >= numbers.MIN_POINTS:
         slope, offset = np.polyfit(points[TEST_PPL], points[PRESS_RANK], 1)
         ends = np.array([points[TEST_PPL].min(), points[TEST_PPL].max()])
         axes.plot(ends, slope * ends + offset, color=plots.LIGHT.ink, linewidth=1, linestyle=plots.DASHES[1])
@@ -398,9 +402,10 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
     published description leaves open, such as the activation. Only the first kind has published ranks. A kind without
     ranks has no section. This function ignores `synthetic`, which tells the step `synthetic` what to compute.
     """
+    measured = source.records.synthetic
     every, published = (
         table.assign(components=table["condition"].str.extract(r"(?:^|;)K=(\d+)")[0].fillna("1").astype(int))
-        for table in (source.records.synthetic, source.published)
+        for table in (measured[~measured["condition"].str.match(SWEEP)], source.published)
     )
     plain = {option for condition in published["condition"] for option in condition.split(";")}
     options_of = [[option for option in text.split(";") if option not in plain] for text in every["condition"]]
@@ -424,6 +429,29 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
         columns = {k: f"K = {k}" for k in sorted({*printed["components"], *drawn["components"]})}
         if rows:
             yield section("synthetic", title, names, columns, partial(cell, metric, rows))
+
+
+def rank_sweep_table(source: Source, *, synthetic: Literal["rank-sweep"]) -> Iterator[Section]:
+    """Yield one section with the rank of untrained mixtures by width H, vocabulary V and number of softmaxes K.
+
+    There is a row per (H, V), by ascending V / H, and a column per K. The last column has the smallest K whose rank is
+    nearly full, by the threshold of the claim. `synthetic` only tells the step `synthetic` what to compute.
+    """
+    ranks, share = sweep(source.records.synthetic), TEXTS["merity-softmaxes-needed"]["thresholds"]["share"]
+    rank_of = ranks.set_index(["H", "V", "K"])["rank"].to_dict()
+    needed, most = softmaxes_needed(ranks, share), ranks["K"].max()
+    sizes = {f"H={h};V={v}": (h, v) for h, v in sorted(needed, key=lambda size: (size[1] / size[0], size))}
+
+    def cell(row: str, components: int) -> Cell:
+        if components:
+            return Cell(MeasuredCell(rank_of[(*sizes[row], components)]), metric=RANK)
+        least = needed[sizes[row]]
+        return Cell(label=f"more than {most}") if least is None else Cell(MeasuredCell(least), digits=0)
+
+    rows = {row: f"H = {h}, V = {v}, V / H = {v / h:.3g}" for row, (h, v) in sizes.items()}
+    columns = {k: f"K = {k}" for k in sorted(set(ranks["K"]))} | {0: f"K for {share:.0%} of V"}
+    if rows:
+        yield section("synthetic", "Press rank of ln P", rows, columns, cell)
 
 
 # --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------

@@ -91,14 +91,16 @@ def _coverage_cell(
         metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
         counts: the measured numbers (`_counts`).
     """
-    count = counts.get((metric, condition))
+    count, size = counts.get((metric, condition)), source.dataset(dataset).vocabulary_size
     corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
+    is_cut = count is not None and size is not None and metric == PAIRS_UNKNOWN
     return Cell(
         measured=None if count is None else MeasuredCell(count),
         published=source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
         metric=metric,
         same=source.is_published(dataset),
         gaps=("not counted for this corpus",) if count is None else (),
+        note=f"vocabulary cut to {size:,} words" if is_cut else "",
     )
 
 
