@@ -74,7 +74,6 @@ class RankDemo:
         tanh: True if the components are g_k = tanh(U_k x + a_k), as in Yang et al. 2018; False for no tanh.
         dtype: number type in which ln P is computed, "float32" or "float64".
         probabilities: True if the ranks of P are computed besides those of ln P.
-        layers: the layers whose ranks are computed; always with "mos".
         draws: number of independent samples of contexts and weights.
         seed: seed from which the random stream of every sample is derived.
     """
@@ -88,7 +87,6 @@ class RankDemo:
     tanh: bool = True
     dtype: str = "float32"
     probabilities: bool = True
-    layers: tuple[str, ...] = ("softmax", "moc", "mos")
     draws: int = 5
     seed: int = 0
 
@@ -118,11 +116,8 @@ READINGS = (
     replace(DEFAULT, tanh=False, input_scale=0.9, probabilities=False),
 )
 # Merity's question: which K gives full rank for a width and a vocabulary? Asked in the reading closest to his ranks.
-COMPONENTS = (1, 2, 3, 4, 5, 6)
 SWEEP = tuple(
-    replace(
-        READINGS[-1], hidden_size=h, vocabulary_size=v, contexts=2 * v, components=COMPONENTS, layers=("mos",), draws=1
-    )
+    replace(READINGS[-1], hidden_size=h, vocabulary_size=v, contexts=2 * v, components=(1, 2, 3, 4, 5, 6), draws=1)
     for h in (8, 16, 32)
     for v in (125, 250, 500)
 )
@@ -152,7 +147,8 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
         return list(robustness.rows(options, found, say)) if found else []
     if name == "rank-sweep":
         rows = (row for settings in SWEEP for row in rank_demo(settings, say))
-        return [row | {"condition": f"{row['condition']};sweep"} for row in rows if row["metric"] == "rank"]
+        mixtures = (row for row in rows if (row["model"], row["metric"]) == ("mos", "rank"))
+        return [row | {"condition": f"{row['condition']};sweep"} for row in mixtures]
     if name != "rank-demo":
         known = ", ".join(["rank-demo", "rank-sweep", *robustness.EXPERIMENTS])
         raise UserError(f"synthetic: {name!r} is unknown, expected one of: {known}")
@@ -160,7 +156,7 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
 
 
 def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
-    """Yield the ranks of the layers for every K and sample, one number per row.
+    """Yield the ranks of the three layers for every K and sample, one number per row.
 
     A row is a dict. `model` is the layer (softmax, moc or mos), `metric` is the name of the number `value`.
     `condition` is a text with K, sizes and reading. `draw` and `seed` are both the number of the sample, from 0.
@@ -191,7 +187,7 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
 
 # --- layers ---------------------------------------------------------------------------------------------------------
 def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str, Spectrum]]]:
-    """Yield (layer, K, spectra) for the layers of one sample, by ascending K; a mixture of softmaxes is always one.
+    """Yield (layer, K, spectra) for the three layers of one sample, by ascending K.
 
     `draw` is the number of the sample. The spectra have the key "rank" for ln P, and the key "rank_p" for P if
     `settings.probabilities` is True.
@@ -201,7 +197,7 @@ def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str,
     x_SH = rng.standard_normal(shape) if settings.input_law == "normal" else rng.random(shape)
     x_SH = (x_SH * settings.input_scale).astype(settings.dtype)
     weight_VH, bias_V = _linear(settings, rng, settings.vocabulary_size)
-    softmax = _linear_in_the_end(settings, x_SH, weight_VH, bias_V) if "softmax" in settings.layers else {}
+    softmax = _linear_in_the_end(settings, x_SH, weight_VH, bias_V)
     latent_sum_SH = np.zeros_like(x_SH)
     p_sum_SV = np.zeros((len(x_SH), len(weight_VH)), settings.dtype)
     for components in range(1, max(settings.components) + 1):
@@ -212,10 +208,8 @@ def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str,
         latent_sum_SH += latent_SH
         p_sum_SV += np.exp(_log_softmax(latent_SH @ weight_VH.T + bias_V))
         if components in settings.components:
-            if softmax:
-                yield "softmax", components, softmax
-            if "moc" in settings.layers:
-                yield "moc", components, _linear_in_the_end(settings, latent_sum_SH / components, weight_VH, bias_V)
+            yield "softmax", components, softmax
+            yield "moc", components, _linear_in_the_end(settings, latent_sum_SH / components, weight_VH, bias_V)
             mixture_SV = p_sum_SV / components
             mos = {"rank": _spectrum(np.log(mixture_SV))}
             yield "mos", components, mos | ({"rank_p": _spectrum(mixture_SV)} if settings.probabilities else {})

@@ -1,8 +1,8 @@
 """The claims of five papers and of this workflow, evaluated on a study's records.
 
 A claim is a rule together with the models on which the rule is evaluated. The modules `trained_models` and
-`known_distributions` list the claims; report/claims.yaml has their statements. To understand a verdict, read
-`verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, which provides the numbers that rules read.
+`known_distributions` list the claims; report/claims.yaml has their statements and thresholds. To understand a verdict,
+read `verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, which provides the numbers that rules read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -438,16 +438,15 @@ def nearly_full(components: int, share: float) -> r.Rule:
     return r.above(quantity, share)
 
 
-def rank_is_not_enough(gap: float) -> r.Rule:
+def rank_is_not_enough(gap: float, kl_share: float) -> r.Rule:
     """Return the rule that some converged head has the rank of every true distribution and closes less than `gap`."""
-    exact = verdict.TEXTS["truth-rank-is-not-enough"]["premises"]["kl_share"]
-    return _some_head(r.below(CLOSES, gap), "rank_press >= r + 2 and width == d", exact)
+    return _some_head(r.below(CLOSES, gap), "rank_press >= r + 2 and width == d", kl_share)
 
 
 # --- the claims -----------------------------------------------------------------------------------------------------
 claim = partial(verdict.claim, corpora=r.SYNTHETIC)
 converged = partial(_converged, table=exact_fits)
-converged_dirichlet = partial(_converged, spoils=verdict.DECIDED, table=exact_dirichlet_fits)
+converged_dirichlet = partial(_converged, spoils=r.VERDICTS, table=exact_dirichlet_fits)
 ALL_CONVERGED = (partial(converged_dirichlet, heads=DIRICHLET),)
 CLAIMS = (
     claim("noise-inflates", r.above(noise, NOT_NEGATIVE, "at every noise level that doubles the Press rank, "
@@ -455,7 +454,8 @@ CLAIMS = (
     claim("rebuilding", r.above(rebuilt, NOT_NEGATIVE, "the rank is the same in every round")),
     claim("ganea-lms-kl", partial(_lms_best, LOSS, -1, "KL"), premises=ALL_CONVERGED),
     claim("ganea-lms-modes", partial(_lms_best, MODES, 1, "mode matching"), premises=ALL_CONVERGED),
-    claim("ganea-lms-low-d", r.agree(_lms_gains(LOSS, -1, "KL"), _lms_gains(MODES, 1, "mode matching")),
+    claim("ganea-lms-low-d", r.every(_lms_gains(LOSS, -1, "KL"), _lms_gains(MODES, 1, "mode matching"),
+                                      agree=True),
           premises=ALL_CONVERGED),
     claim("ganea-width-helps", lambda share: r.above(softmax_falls, share),
           premises=(partial(converged_dirichlet, heads=(BASELINE,)),)),

@@ -562,33 +562,28 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
     return f"the interval of {quantity.what} lies {inside}; otherwise not reproduced if it lies {outside}"
 
 
-def every(*parts: Rule) -> Rule:
+def every(*parts: Rule, agree: bool = False) -> Rule:
     """Return the rule that is *reproduced* if all given rules are, for the same models.
 
-    The new rule is *not reproduced* if at least one given rule has the verdict *not reproduced*, and otherwise
-    *undecided*. Its attribute `favours` is the first nonzero one of the given rules. It has no control.
+    The new rule is *not reproduced* if at least one given rule has the verdict *not reproduced* or, with `agree`, if
+    all of them have. Otherwise it is *undecided*. Its attribute `favours` is the first nonzero one of the given rules.
+    It has no control.
     """
-    return Rule(
-        "; and ".join(part.text for part in parts),
-        tuple(quantity for part in parts for quantity in part.quantities),
-        lambda data, *models, tests=1: _joined([part.judge(data, *models, tests=tests) for part in parts], all_=True),
-        next((part.favours for part in parts if part.favours), 0),
-        hidden_by_ceiling=any(part.hidden_by_ceiling for part in parts),
-    )
-
-
-def agree(*parts: Rule) -> Rule:
-    """Return the rule that has the verdict on which all given rules agree; if they disagree, it is *undecided*."""
 
     def judge(data: CorpusData, *models: str, tests: int = 1) -> Decision:
         decisions = [part.judge(data, *models, tests=tests) for part in parts]
         joint, verdicts = _joined(decisions, all_=True), {decision.verdict for decision in decisions}
-        if len(verdicts) == 1 or joint.missing:
+        if not agree or joint.missing or len(verdicts) == 1:
             return joint
         return replace(joint, verdict=UNDECIDED, needed=joint.needed if UNDECIDED in verdicts else 0)
 
-    joint = every(*parts)
-    return replace(joint, text=f"{joint.text}; undecided if the parts disagree", judge=judge)
+    return Rule(
+        "; and ".join(part.text for part in parts) + ("; undecided if these disagree" if agree else ""),
+        tuple(quantity for part in parts for quantity in part.quantities),
+        judge,
+        next((part.favours for part in parts if part.favours), 0),
+        hidden_by_ceiling=any(part.hidden_by_ceiling for part in parts),
+    )
 
 
 def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[str]] | None = None) -> Rule:
