@@ -157,6 +157,20 @@ def everything_killed(study: Study) -> None:
     assert call.ends()[0] == -signal.SIGKILL
 
 
+def killed_as_a_step_starts(study: Study) -> None:
+    """Only the command and Snakemake are killed; the step ends by itself, and logs nothing where a new call looks."""
+    call = Call(study)
+    folder = Store().root / "logs" / "reproduce"
+    until(lambda: any('"train"' in path.read_text(encoding="utf-8") for path in folder.glob("*.jsonl")), call.process)
+    snakemake = psutil.Process(call.snakemake())
+    steps = snakemake.children(recursive=True)
+    call.process.kill()
+    snakemake.kill()
+    assert call.ends()[0] == -signal.SIGKILL
+    assert steps and not psutil.wait_procs(steps, timeout=20)[1]
+    assert not (call.folder / "done.json").exists()
+
+
 def a_second_call(study: Study) -> None:
     """The second call of the command exits without writing a byte; the first one is then interrupted."""
     call = Call(study)
@@ -172,7 +186,7 @@ def a_second_call(study: Study) -> None:
     assert call.ends()[0] == 130
 
 
-IN_A_ROW = (everything_killed, budget_used_up, a_second_call)
+IN_A_ROW = (killed_as_a_step_starts, everything_killed, budget_used_up, a_second_call)
 
 
 def resumes(study: Study, undisturbed: dict[str, str]) -> None:
@@ -186,7 +200,7 @@ def resumes(study: Study, undisturbed: dict[str, str]) -> None:
 
 
 @pytest.mark.pipeline
-@pytest.mark.fault("A18", "A19", "A20")
+@pytest.mark.fault("A18", "A19", "A20", "A22")
 def test_the_same_command_resumes_after_several_faults(project: Study, undisturbed: dict[str, str]) -> None:
     for fault in IN_A_ROW:
         fault(project)
@@ -250,6 +264,16 @@ def test_a_folder_of_snakemake_that_cannot_be_written_or_a_link_as_the_lock_is_r
 
 
 # --- exit codes ------------------------------------------------------------------------------------------------------
+def test_a_step_of_an_earlier_call_writes_into_the_log_of_that_call(tmp_path: Path, monkeypatch) -> None:
+    first = workflow.new_log(tmp_path, "demo")
+    monkeypatch.setenv(workflow.LOG_VARIABLE, str(first))
+    workflow.note("train", "mos")
+    (tmp_path / "demo-2@0.jsonl").touch()
+    second = workflow.new_log(tmp_path, "demo")
+    workflow.note("train", "mos", 0, "")  # the orphan ends
+    assert workflow.attempts(second) == [] and first.exists() and (tmp_path / "demo-2@0.jsonl").exists()
+
+
 def test_failures_are_sorted_by_what_a_person_must_do_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "outcomes.jsonl"
     workflow.note("train", "unset", 2, "nothing is written")

@@ -110,15 +110,17 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_only_the_very_process_counts_as_the_workflow(monkeypatch, sleeper):
-    started = processes.Process.of(sleeper.pid).started
-    for value, expected in (
-        (f"{sleeper.pid} {started}", processes.Process(sleeper.pid, started)),
-        (f"{sleeper.pid} {started + 1}", None),  # the number was given again
-        ("", None),
-        ("12 x", None),
+def test_the_workflow_is_a_process_of_this_machine_and_may_have_ended(monkeypatch, sleeper):
+    started, here = processes.Process.of(sleeper.pid).started, processes.pid_namespace_id()
+    for value, expected, lives in (
+        (f"{sleeper.pid} {started} {here}", processes.Process(sleeper.pid, started), True),
+        (f"{sleeper.pid} {started + 1} {here}", processes.Process(sleeper.pid, started + 1), False),  # the id is reused
+        (f"{sleeper.pid} {started} another {here}", None, None),
+        (f"{sleeper.pid} {started}", None, None),
+        (f"12 x {here}", None, None),
+        ("", None, None),
     ):
         monkeypatch.setenv(workflow.PROCESS_VARIABLE, value)
-        assert workflow.workflow_process() == expected
+        assert workflow.workflow_process() == expected and (expected is None or expected.lives == lives)
     workflow.export_workflow()
     assert workflow.workflow_process() == processes.Process.of(os.getpid())

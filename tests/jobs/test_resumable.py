@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from softmax_bottleneck.jobs import locks, outcome_record, processes, resumable, workflow
-from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit
+from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, stopped_with_workflow
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import BusyError, DataError, MemoryExhaustedError, UserError
@@ -323,12 +323,14 @@ def test_a_time_limit_stops_and_some_way_is_made_every_time(kind, alone, tmp_pat
 @ONE
 def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch):
     with subprocess.Popen(["sleep", "600"]) as sleeper, monkeypatch.context() as patch:
-        patch.setenv(workflow.PROCESS_VARIABLE, f"{sleeper.pid} {processes.Process.of(sleeper.pid).started}")
-        patch.setattr("softmax_bottleneck.jobs.interrupt.LOOK_EVERY_S", 0.0)
-        at_step(patch, 5, lambda: (sleeper.kill(), sleeper.wait()))
-        with pytest.raises(StoppedError, match="the workflow that started this step has ended; saved at") as stopped:
+        started = processes.Process.of(sleeper.pid).started
+        patch.setenv(workflow.PROCESS_VARIABLE, f"{sleeper.pid} {started} {processes.pid_namespace_id()}")
+        patch.setattr("softmax_bottleneck.jobs.interrupt.LOOK_EVERY_S", 0.01)
+        at_step(patch, 5, lambda: (sleeper.kill(), sleeper.wait(), time.sleep(0.2)))
+        lines: list[str] = []
+        with stopped_with_workflow(lines.append), pytest.raises(StoppedError, match="SIGUSR1 received; saved") as stopped:
             kind.run(tmp_path)
-    assert stopped.value.exit_code == 75
+    assert stopped.value.exit_code == 75 and len(lines) == 1
     ends_the_same(kind, tmp_path, alone)
 
 

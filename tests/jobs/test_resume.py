@@ -12,6 +12,7 @@ import pytest
 import small
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.jobs import processes, workflow
 from softmax_bottleneck.measuring import measure
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
@@ -97,6 +98,41 @@ def start(study: Study, update: int, pause: float, pauses: int = 1) -> subproces
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n", process.stderr.read()
     return process
+
+
+STARTING = """
+import os, sys, time
+sys.path[:0] = {paths!r}
+from softmax_bottleneck.__main__ import main
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "torch":  # the step is still starting
+            os.kill({pid}, 9)
+            time.sleep(30)
+sys.meta_path.insert(0, Finder())
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.fault("A22")
+@pytest.mark.parametrize("step", ["train", "check"])
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_step_whose_workflow_dies_while_it_starts_stops_at_once(begun, monkeypatch, tmp_path, step, is_dead):
+    """The workflow dies before the step looks for it, or while the step imports torch. Nothing is written either way."""
+    with subprocess.Popen(["sleep", "60"]) as workflow_process:
+        pid = workflow_process.pid
+        where = f"{pid} {processes.Process.of(pid).started} {processes.pid_namespace_id()}"
+        monkeypatch.setenv(workflow.PROCESS_VARIABLE, where)
+        if is_dead:
+            workflow_process.kill()
+            workflow_process.wait()
+        script = STARTING.format(paths=[str(ROOT / "workflow")], pid=pid)
+        words = command(begun) if step == "train" else [step, "--study", str(begun.file)]
+        words = [sys.executable, "-c", script, *words]
+        ended = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+        workflow_process.kill()
+    assert ended.returncode == 75, ended.stderr
+    assert not folder_of(begun).exists() and not (home(begun) / "check.json").exists()
 
 
 @pytest.mark.fault("A3", "A4")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from softmax_bottleneck import study as config
+from softmax_bottleneck.jobs.interrupt import stopped_with_workflow
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.workflow import note
 from softmax_bottleneck.store import artefacts, errors
@@ -52,8 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
     message, code = "", 0
     try:
         module, _, name = COMMANDS[args.step][0].partition(":")
-        function = getattr(import_module(f"softmax_bottleneck.{module}"), name)
-        function(*([_study(args)] if "study" in args else []), args, say)
+        with stopped_with_workflow(say):
+            function = getattr(import_module(f"softmax_bottleneck.{module}"), name)
+            function(*([_study(args)] if "study" in args else []), args, say)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has seen enough, like `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

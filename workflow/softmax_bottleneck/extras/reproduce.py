@@ -251,10 +251,9 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
     """
     lock, descriptors = locks.acquire_lock()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
-    ends = log.with_suffix(".jsonl")
-    ends.unlink(missing_ok=True)
+    ends = workflow.new_log(log.parent, study.name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends.resolve())}
+    environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends)}
     gpus = 0 if study.device == "cpu" else len(devices.visible_gpus())  # at most so many jobs use a GPU at once
     words = ["--cores", str(options.cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *options.snakemake]
     command = snakemake_command("default", study.file, options.set, words)
@@ -310,11 +309,10 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """
     lock, descriptors = locks.acquire_lock()
     doctor(study, options, say)
-    ends = study.store.root / "logs" / "slurm" / f"{study.name}.jsonl"
-    environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends.resolve())}
     command = snakemake_command("slurm", study.file, options.set, options.snakemake)
     for attempt in range(1, TRIES + 1):
-        ends.unlink(missing_ok=True)
+        ends = workflow.new_log(study.store.root / "logs" / "slurm", study.name)
+        environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends)}
         code, stopped_by = _snakemake(command, environment, descriptors, None, lambda: None, say)
         problem = _problem(code, stopped_by, ends, None, say)
         again = problem and problem.exit_code in (workflow.TRY_AGAIN, UnfinishedError.exit_code)

@@ -5,8 +5,8 @@ The exit codes are:
 * 130: SIGINT was received.
 * 143: SIGTERM was received.
 * 75 ("try again"): SIGUSR1, which batch systems send ahead of a time limit, was received; or the process's own time
-  limit is reached; or the workflow that started the process has ended. If the process went on without its
-  workflow, the next call of the workflow would start a second process for the same run.
+  limit is reached; or the workflow that started the process has ended (`stopped_with_workflow`). If the process went
+  on without its workflow, the next call of the workflow would start a second process for the same run.
 
 A batch system kills a job at the job's time limit. A process that stops a little earlier loses no work, and the next
 attempt resumes. The limit is measured on a monotonic clock, so that setting the system time does not move it.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from softmax_bottleneck.jobs import processes
+from softmax_bottleneck.jobs import processes, workflow
 from softmax_bottleneck.store import errors, progress
 from softmax_bottleneck.study.schema import seconds
 
@@ -102,18 +102,15 @@ def time_limit(
 
 # --- signals --------------------------------------------------------------------------------------------------------
 class Stop:
-    """The conditions under which a process must stop: a signal, a time limit, or the end of its workflow.
+    """The conditions under which a process must stop: a signal or a time limit.
 
     Args:
         limit_s: seconds from the construction of this object to the time limit; None for no limit.
-        workflow: the workflow process that started this process; None if this process was started by hand.
     """
 
-    def __init__(self, limit_s: float | None = None, workflow: processes.Process | None = None) -> None:
-        self.looked = time.monotonic()
-        self.deadline = None if limit_s is None else self.looked + limit_s
+    def __init__(self, limit_s: float | None = None) -> None:
+        self.deadline = None if limit_s is None else time.monotonic() + limit_s
         self.signal: signal.Signals | None = None
-        self.workflow = workflow
 
     def receive(self, number: int, frame: object = None) -> None:
         """Record a received signal, which the method `reason` then returns; a second SIGINT ends the process at once.
@@ -129,13 +126,8 @@ class Stop:
         """Return (reason, exit code) if the process must stop now, such as ("SIGTERM received", 143), else None."""
         if self.signal is not None:
             return f"{self.signal.name} received", EXIT_CODES[self.signal]
-        now = time.monotonic()
-        if self.deadline is not None and now >= self.deadline:
+        if self.deadline is not None and time.monotonic() >= self.deadline:
             return "time limit reached", TRY_AGAIN
-        if self.workflow is not None and now - self.looked >= LOOK_EVERY_S:
-            self.looked = now
-            if not self.workflow.lives:
-                return "the workflow that started this step has ended", TRY_AGAIN
         return None
 
 
@@ -155,3 +147,33 @@ def signals_to(receive: Callable[[int, object], object]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def stopped_with_workflow(report: progress.Say) -> Iterator[None]:
+    """Stop this process inside the context once the workflow process that started it has ended.
+
+    A thread looks every LOOK_EVERY_S seconds, also while the process still imports its packages. If SIGUSR1 has a
+    handler (`signals_to`), the thread sends this signal, and the work saves its state. Otherwise there is no state to
+    save, and the process exits at once with 75; files under their final names are complete at any moment. A process
+    that was started by hand is not watched. `report` prints a line.
+    """
+    parent, done = workflow.workflow_process(), threading.Event()
+
+    def watch(parent: processes.Process) -> None:
+        while parent.lives:
+            if done.wait(LOOK_EVERY_S):
+                return
+        report("the workflow that started this step has ended: the step saves its state and stops")
+        while callable(signal.getsignal(signal.SIGUSR1)):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            if done.wait(LOOK_EVERY_S):
+                return
+        os._exit(TRY_AGAIN)
+
+    if parent is not None:
+        threading.Thread(target=watch, args=(parent,), daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

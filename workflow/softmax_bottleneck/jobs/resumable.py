@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import torch
 
-from softmax_bottleneck.jobs import out_of_memory, outcome_record, processes, workflow
+from softmax_bottleneck.jobs import out_of_memory, outcome_record, processes
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, signals_to, time_limit
 from softmax_bottleneck.jobs.locks import Lease
 from softmax_bottleneck.store import artefacts, errors, progress, provenance
@@ -267,10 +267,10 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
         MemoryExhaustedError: the machine's memory ran out.
         BusyError: another process owns the job, or took the job over while this process worked on it.
         StoppedError: the work was stopped, and its state is saved. The exit code is 143 for SIGTERM, 130 for SIGINT,
-            and 75 for SIGUSR1, the time limit, or the end of the workflow that started this process.
+            and 75 for SIGUSR1 or the time limit.
         OSError: writing failed; earlier states are kept.
     """
-    stop = Stop(options.limit.seconds, workflow.workflow_process())
+    stop = Stop(options.limit.seconds)
     if options.limit.seconds is not None:
         left = progress.duration(options.limit.seconds)
         options.say(f"stops itself in {left} at the latest ({options.limit.why})")
@@ -339,7 +339,7 @@ class Session:
         job, options: the description of the job, and the options of this call.
         work: the job's work, passed in its initial state.
         lease: the lock that makes this process the job's only owner.
-        stop: the conditions under which this process must stop: a signal, the time limit, or the workflow's end.
+        stop: the conditions under which this process must stop: a signal or the time limit.
         checkpointer: reads and writes the resume states.
         steps: number of steps done in this and earlier sessions.
         before_s: wall time of all earlier sessions in seconds. Of each session, only the time until its last save

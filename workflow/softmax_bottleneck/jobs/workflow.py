@@ -1,22 +1,24 @@
 """Two links between the workflow and its steps: the id of the workflow process, and a log of the steps.
 
 The workflow process of a step is Snakemake, or a job that trains several runs in child processes. An environment
-variable names this process. A resumable step stops when its workflow process has ended (see `interrupt`).
+variable names this process. A step stops when its workflow process has ended (`interrupt.stopped_with_workflow`).
 
 Snakemake reports neither the progress of steps nor why a step failed. Therefore the command `reproduce` names a log
 file in a second environment variable, and reads this file. Every step appends one line to it when it begins and one
-line when it ends. A step that has no second line is running, or was killed.
+line when it ends. A step that has no second line is running, or was killed. Every call of `reproduce` has a log of its
+own, so that a step of an earlier call writes nothing into it.
 """
 
 import json
 import os
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from softmax_bottleneck.jobs.processes import Process
+from softmax_bottleneck.jobs.processes import Process, pid_namespace_id
 from softmax_bottleneck.store import artefacts, errors
 
 PROCESS_VARIABLE = "SOFTMAX_BOTTLENECK_WORKFLOW"  # the workflow's process, set for those that it starts
@@ -30,20 +32,19 @@ KILLED = "was killed (the system does this if memory runs out)"
 def export_workflow() -> None:
     """Set the environment variable that names this process as the workflow process of child processes started later."""
     process = Process.of(os.getpid())
-    os.environ[PROCESS_VARIABLE] = f"{process.pid} {process.started}"
+    os.environ[PROCESS_VARIABLE] = f"{process.pid} {process.started} {pid_namespace_id()}"
 
 
 def workflow_process() -> Process | None:
-    """Return the workflow process that started this process.
+    """Return the workflow process that started this process; it may have ended.
 
-    The result is None if this process was started by hand, or if the workflow process has ended or runs on another
-    machine.
+    The result is None if this process was started by hand, or if the workflow process runs on another machine or in
+    another container, where its id says nothing here.
     """
-    numbers = os.environ.get(PROCESS_VARIABLE, "").split()
-    if len(numbers) != 2 or not all(number.isdecimal() for number in numbers):
+    pid, started, where = (os.environ.get(PROCESS_VARIABLE, "").split(" ", 2) + ["", ""])[:3]
+    if where != pid_namespace_id() or not (pid.isdecimal() and started.isdecimal()):
         return None
-    process = Process(int(numbers[0]), int(numbers[1]))
-    return process if process.lives else None  # else it belongs to another machine or container
+    return Process(int(pid), int(started))
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,17 @@ class Attempt:
         """
         code = self.code if self.code in FIRST else TRY_AGAIN
         return code, f"{self.step} {self.what}".strip() + f": {self.words}"
+
+
+def new_log(folder: Path, study: str) -> Path:
+    """Return the path of a new log of steps in `folder`, and remove the logs of earlier workflows of this study.
+
+    The name of the log holds a random token. A step that outlives its workflow still appends to the log of that
+    workflow, and the next workflow does not take the end of such a step for that of its own.
+    """
+    for path in folder.glob(f"{study}@*.jsonl"):
+        path.unlink(missing_ok=True)
+    return folder.resolve() / f"{study}@{uuid.uuid4().hex[:8]}.jsonl"
 
 
 def note(step: str, what: str, code: int | None = None, words: str = KILLED) -> None:
