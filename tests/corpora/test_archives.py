@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import resource
 import tarfile
 import time
 import zipfile
@@ -18,7 +19,7 @@ BODY = TEXTS["train"].encode()
 
 
 def packed(members: Mapping[str, bytes], kind: str = "zip") -> bytes:
-    """Return an archive of files: zip, tar, tar.gz or tar.xz."""
+    """Return an archive of files: zip, tar, tar.gz or tar.bz2."""
     out = io.BytesIO()
     if kind == "zip":
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
@@ -65,7 +66,7 @@ def doubled_zip() -> bytes:
 REFUSED: Mapping[str, Callable[[], bytes]] = {
     "zip link": zip_with_link,
     "zip twice": doubled_zip,
-    "tar twice": lambda: packed({"train.txt": BODY, "./train.txt": b"x"}, "tar.xz"),
+    "tar twice": lambda: packed({"train.txt": BODY, "./train.txt": b"x"}, "tar.gz"),
     "tar many": lambda: packed({"train.txt": BODY} | {f"{number}": b"" for number in range(5001)}, "tar"),
     "tar link": lambda: odd_tar(type=tarfile.SYMTYPE, linkname="/etc/passwd"),
     "tar hard link": lambda: odd_tar(type=tarfile.LNKTYPE, linkname="other.txt"),
@@ -124,6 +125,56 @@ def test_a_bomb_is_stopped_at_the_declared_size(project: Project, capsys: pytest
     assert "is longer than 1048576 bytes" in error_of(capsys)
     assert time.process_time() - began < 5
     assert not (project.corpora / "train.txt").exists()
+
+
+def bz2_bomb() -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_BZIP2) as file:
+        file.writestr("train.txt", bytes(1 << 22))
+    return out.getvalue()
+
+
+def pax_header(size: int) -> bytes:
+    """Return a tar whose first header is a pax header of `size` bytes: digits, which tarfile searches slowly."""
+    info = tarfile.TarInfo("x")
+    info.type, info.size = tarfile.XHDTYPE, size
+    member = tarfile.TarInfo("train.txt")
+    return info.tobuf(tarfile.USTAR_FORMAT) + b"1" * size + bytes(-size % 512) + member.tobuf()
+
+
+def sparse_map(blocks: int) -> bytes:
+    """Return a tar with a GNU sparse member whose map has so many blocks."""
+    info = tarfile.TarInfo("train.txt")
+    info.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1
+    header[148:156] = f"{sum(header[:148]) + 8 * 32 + sum(header[156:512]):06o}\0 ".encode()
+    return bytes(header) + (bytes(504) + b"\1" + bytes(7)) * blocks
+
+
+GREEDY: Mapping[str, Callable[[], bytes]] = {
+    "zip bz2": bz2_bomb,
+    "tar bz2": lambda: packed({"train.txt": BODY}, "tar.bz2"),
+    "long pax header": lambda: pax_header(1 << 24),
+    "many pax headers": lambda: pax_header(8192) * 4096,
+    "gzipped pax header": lambda: gzip.compress(pax_header(1 << 28)[: 1 << 20]) + gzip.compress(bytes(1 << 22)) * 64,
+    "sparse map": lambda: gzip.compress(sparse_map(1 << 13), 1),
+}
+
+
+@pytest.mark.fault("B23")
+@pytest.mark.parametrize("name", GREEDY)
+def test_small_archives_that_would_take_memory_or_time_are_refused(
+    project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(archives, "MAX_HEADER_WORK", 1 << 28)  # less than a second
+    project.put("a.bin", GREEDY[name]())
+    project.declare({"train.txt": {"path": "a.bin", "member": "train.txt"}})
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    assert project.call("download") == 2
+    assert time.process_time() - began < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+    assert "a.bin: " in error_of(capsys) and not (project.corpora / "train.txt").exists()
 
 
 @pytest.mark.fault("B8")

@@ -2,11 +2,15 @@
 
 Archives are never unpacked as a whole, so that no archive decides where a file is written. Archives are rejected if
 they are damaged or too large when unpacked, or if a requested member occurs twice or is not a plain file.
+
+Sizes alone do not bound memory and time. Therefore zip members must be stored or deflated, and a tar plain or
+compressed by gzip: Python unpacks these in small blocks. The headers of a tar are read within limits (`_Tape`).
 """
 
 from __future__ import annotations
 
 import errno
+import gzip
 import stat
 import tarfile
 import textwrap
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -27,6 +31,11 @@ MAX_MEMBER_BYTES = 1 << 28  # default limit of a member
 MAX_UNPACKED_BYTES = 1 << 32  # limit for the sum of the sizes that the headers of all members state
 BLOCK_BYTES = 1 << 16
 NAMES_SHOWN = 5
+METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+MAX_HEADER_BYTES = 1 << 13  # of one tar header: a path is shorter than 4 KiB
+# Sum of the squares of the lengths of all tar headers: tarfile searches a pax header in quadratic time (CVE-2024-6232).
+MAX_HEADER_WORK = 1 << 33
+GZIP_START = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
@@ -81,16 +90,45 @@ def opened(archive: Path, members: Sequence[Member]) -> Iterator[Callable[[Membe
     with damage_refused(f"{archive}: no sound zip or tar archive", "fetch it again"), ExitStack() as stack:
         entries: Iterator[tuple[str, bool, int]]
         open_name: Any  # returns None for a tar member that is no plain file
+        limited: _Tape | None = None
         if zipfile.is_zipfile(archive):
             packed = stack.enter_context(zipfile.ZipFile(archive))
+            if any(info.compress_type not in METHODS for info in packed.infolist()):
+                raise DataError(f"{archive}: a member is neither stored nor deflated; repack it as .zip or .tar.gz")
             entries = ((info.orig_filename, _is_plain(info), info.file_size) for info in packed.infolist())
             open_name = packed.open
         else:
-            tape = stack.enter_context(tarfile.open(archive))
+            plain = stack.enter_context(archive.open("rb"))
+            is_gzip = plain.read(len(GZIP_START)) == GZIP_START
+            plain.seek(0)
+            limited = _Tape(gzip.GzipFile(fileobj=plain) if is_gzip else plain)
+            tape = stack.enter_context(tarfile.open(fileobj=cast(BinaryIO, limited), mode="r:"))
             entries = ((info.name, info.isreg(), info.size) for info in tape)
             open_name = tape.extractfile
         names = _checked(archive, entries, members)
+        if limited is not None:
+            limited.work_left = None  # only contents are read from here on
         yield lambda member: open_name(names[member.path])
+
+
+class _Tape:
+    """The file of a tar archive, which refuses to read long or very many headers.
+
+    `work_left` is what is left of MAX_HEADER_WORK; None once all headers are read, for reads without a limit.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.work_left: int | None = MAX_HEADER_WORK
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """Return the next `size` bytes; raise ReadError if a limit is exceeded."""
+        if self.work_left is not None:
+            self.work_left -= size * size
+            if size > MAX_HEADER_BYTES or self.work_left < 0:
+                raise tarfile.ReadError(f"headers are longer than {MAX_HEADER_BYTES} bytes or too many")
+        return cast(bytes, self.file.read(size))
 
 
 def _is_plain(info: zipfile.ZipInfo) -> bool:
