@@ -57,6 +57,26 @@ def test_studies_have_as_many_runs_as_the_papers_and_their_seeds_ask_for() -> No
     assert {name: len(config.load_study(ROOT / "config" / f"{name}.yaml").needed) for name in RUNS} == RUNS
 
 
+@pytest.mark.fault("C19")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--config", "seeds=[7,8]"], [7, 8]),
+        (["--config", "seeds=[true]"], "--config: seeds.0: True"),
+        (["--config", "seed=3"], "--config: unknown key 'seed'"),
+        (["--configfile", str(NANO), str(ROOT / "config" / "demo.yaml")], "extends: "),
+    ],
+)
+def test_the_command_line_of_snakemake_has_numbers_and_one_study(tmp_path: Path, words: list[str], expected) -> None:
+    code, output = in_process(*snakemake(tmp_path, NANO, "--dry-run", *words))
+    if isinstance(expected, str):
+        assert code == 1 and expected in output
+    else:
+        assert code == 0
+        runs = config.load_study(NANO, {"seeds": expected}).needed
+        assert all(f"{run.path}/done.json" in output for run in runs)
+
+
 @pytest.mark.parametrize(("device", "gpus"), [("cpu", 0), ("auto", 1)])
 def test_jobs_ask_for_a_gpu_where_the_study_may_use_one(tmp_path: Path, device: str, gpus: int) -> None:
     """Otherwise a cluster would reserve GPUs for jobs that leave them idle."""

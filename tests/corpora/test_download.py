@@ -213,6 +213,51 @@ def test_a_partial_file_never_takes_the_name(server: str, tmp_path: Path) -> Non
     assert (tmp_path / "x" / "a.txt").read_bytes() == BODY
 
 
+@pytest.mark.fault("B24")
+@pytest.mark.parametrize(
+    "form",
+    [
+        BODY.replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + BODY,
+        BODY[:-1],
+        b"\xef\xbb\xbf" + BODY.replace(b"\n", b"\r\n")[:-2],
+    ],
+)
+def test_a_copy_with_other_line_ends_becomes_the_declared_text(tmp_path: Path, form: bytes) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "a.txt").write_bytes(form)
+    assert fetch(tmp_path, mirror=tmp_path / "mirror") == []
+    assert artefacts.read_bytes(tmp_path / "a.txt") == BODY
+    (tmp_path / "mirror" / "a.txt").write_bytes(form + b"more\n")
+    wrong = Source("b.txt", SHA, len(BODY), path=tmp_path / "mirror" / "a.txt")
+    with pytest.raises(DataError, match=r"a\.txt: "):
+        download.fetch([wrong], tmp_path)
+
+
+@pytest.mark.fault("B24")
+@pytest.mark.parametrize("data", [BODY[:-30], BODY[::-1], None])
+def test_a_wrong_local_file_is_read_once(tmp_path: Path, data: bytes | None) -> None:
+    if data is not None:
+        (tmp_path / "local.txt").write_bytes(data)
+    pauses: list[float] = []
+    file = Source("a.txt", SHA, len(BODY), path=tmp_path / "local.txt")
+    with pytest.raises(DataError) as refused:
+        download.fetch([file], tmp_path / "corpora", how=Transfer(sleep=pauses.append))
+    assert pauses == [] and str(refused.value).count("local.txt") == 1
+
+
+@pytest.mark.fault("B24")
+@pytest.mark.parametrize("named", ["~/no-such-mirror", "no-such-mirror"])
+def test_a_mirror_folder_that_does_not_exist_is_named(project: Project, capsys, monkeypatch, named: str) -> None:
+    monkeypatch.setenv("HOME", str(project.folder))
+    project.declare({"train.txt": {"addresses": ["https://127.0.0.1:9/a.txt"], "sha256": SHA, "bytes": 9}}, mirror="x")
+    monkeypatch.setattr(download, "Transfer", partial(Transfer, attempts=1))
+    assert project.call("download", "--set", f"mirror={named}") == 2
+    folder = f"{project.folder}/no-such-mirror/x" if named.startswith("~") else f"{named}/x"
+    note, *_, error = capsys.readouterr().err.splitlines()
+    assert f"no folder {folder}" in note and f"{folder}/train.txt: No such file" in error
+
+
 @pytest.mark.corpora
 def test_the_mirror_holds_what_is_declared(mirror: Path, tmp_path: Path) -> None:
     dataset = load_dataset("word-sim", DATASETS)

@@ -76,6 +76,7 @@ def test_data_that_is_there_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     study = corpus(tmp_path)
     one = found(study)["data: tiny"]
     assert one.state == NOTE and "3 of 3 files" in one.found
+    assert str(tmp_path / "mirror" / "tiny") in found(study, mirror=tmp_path / "mirror")["data: tiny"].advice
     (tmp_path / "mirror" / "tiny").mkdir(parents=True)
     for split in ("train", "valid", "test"):
         (tmp_path / "mirror" / "tiny" / f"{split}.txt").write_bytes(b"a\n")

@@ -1,6 +1,7 @@
 """GPUs of a workstation, with stand-ins for them: nine jobs on three, never two on one, in every order of ending."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,27 @@ def test_a_lent_card_is_taken_back_when_another_job_is_through(machine: Path) ->
     words = (machine / "log").read_text(encoding="utf-8").split()
     assert words == ["begin", str(other.pid), UUIDS[0], "end", str(other.pid)]
     other.wait(60)
+
+
+@pytest.mark.fault("E16")
+def test_the_folder_of_leases_is_the_users_own(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everyone may write to the folder for temporary files: what others put there first is refused."""
+    folder, elsewhere = machine / f"softmax-bottleneck-{os.getuid()}", machine / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    for put in (lambda: folder.symlink_to(elsewhere), folder.touch, lambda: folder.symlink_to("gone")):
+        put()
+        with pytest.raises(UserError, match=re.escape(str(folder))):
+            devices.lease_gpu()
+        folder.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(devices.os, "getuid", lambda: 54321)
+        with pytest.raises(UserError, match="softmax-bottleneck-54321"):
+            devices.lease_gpu()
+    assert not devices._held and not list(elsewhere.iterdir()) and elsewhere.stat().st_mode & 0o777 == 0o755
+    folder.mkdir()
+    folder.chmod(0o777)
+    devices.lease_gpu()
+    assert devices._held and folder.stat().st_mode & 0o777 == 0o700
 
 
 def leased_next() -> str:

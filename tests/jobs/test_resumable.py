@@ -328,7 +328,10 @@ def test_work_stops_when_its_workflow_is_gone(kind, alone, tmp_path, monkeypatch
         patch.setattr("softmax_bottleneck.jobs.interrupt.LOOK_EVERY_S", 0.01)
         at_step(patch, 5, lambda: (sleeper.kill(), sleeper.wait(), time.sleep(0.2)))
         lines: list[str] = []
-        with stopped_with_workflow(lines.append), pytest.raises(StoppedError, match="SIGUSR1 received; saved") as stopped:
+        with (
+            stopped_with_workflow(lines.append),
+            pytest.raises(StoppedError, match="SIGUSR1 received; saved") as stopped,
+        ):
             kind.run(tmp_path)
     assert stopped.value.exit_code == 75 and len(lines) == 1
     ends_the_same(kind, tmp_path, alone)

@@ -118,7 +118,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.parametrize("step", ["train", "check"])
 @pytest.mark.parametrize("is_dead", [True, False])
 def test_a_step_whose_workflow_dies_while_it_starts_stops_at_once(begun, monkeypatch, tmp_path, step, is_dead):
-    """The workflow dies before the step looks for it, or while the step imports torch. Nothing is written either way."""
+    """The workflow dies before the step looks for it, or while the step imports torch; nothing is written."""
     with subprocess.Popen(["sleep", "60"]) as workflow_process:
         pid = workflow_process.pid
         where = f"{pid} {processes.Process.of(pid).started} {processes.pid_namespace_id()}"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import claim_examples as examples
@@ -9,6 +10,7 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.report import table_page
@@ -17,6 +19,7 @@ from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
+from softmax_bottleneck.study import Study
 
 SHIPPED = sorted((ROOT / "report" / "evidence" / "studies").glob("*.json.gz"))
 
@@ -164,25 +167,105 @@ def test_an_archive_names_gpus_or_processors_with_instruction_sets_that_change_b
     assert archive.machines(records.Records(pd.DataFrame(columns=list(records.COLUMNS)), states)) == expected
 
 
+CLAIM = {
+    "id": "mos-better", "source": "s", "statement": "s", "where": "w", "limits": "", "criterion": "c", "models": ["m"],
+    "dataset": "a", "verdict": "reproduced", "reason": "", "code": "", "premises": [],
+    "numbers": [{"what": "w", "text": "t", "unit": "", "n": [1], "value": 1.0}],
+}  # fmt: skip
+STATE = dict.fromkeys(records.STATE_COLUMNS, "x") | dict.fromkeys(records.STATE_COLUMNS[8:14], 1) | {
+    "seed": 1, "state": "ok", "mixed_hardware": False}  # fmt: skip
+DEEP: list = []
+for _ in range(90):
+    DEEP = [DEEP]
+
+
 def edited(**rows: object) -> dict[str, object]:
     return CONTENT | {"rows": CONTENT["rows"] | rows}
 
 
-@pytest.mark.parametrize(
-    ("content", "key"),
-    [
-        (edited(value=[3.5, "low"]), "no table"),
-        (edited(seed=[1]), "no table"),
-        ({key: value for key, value in CONTENT.items() if key != "digest"}, "digest"),
-        (CONTENT | {"more": 1}, "more"),
-        (CONTENT | {"claims": ["mos-better"]}, "claims"),
-    ],
-)
-def test_content_that_does_not_fit_is_refused_by_its_key(folder: Path, content: dict, key: str) -> None:
+def text_of(content: object, old: str = "", new: str = "") -> bytes:
+    text = json.dumps(content)
+    assert old in text
+    return text.replace(old, new, 1).encode()
+
+
+def of_claim(**changes: object) -> dict[str, object]:
+    return CONTENT | {"claims": [CLAIM, CLAIM | changes]}
+
+
+def of_state(**changes: object) -> dict[str, object]:
+    return CONTENT | {"states": {key: [value] for key, value in (STATE | changes).items()}}
+
+
+def of_run(**changes: object) -> dict[str, object]:
+    return CONTENT | {"runs": [{"name": "one", "run": {}} | changes]}
+
+
+ODD = {  # content, and the key that the message names
+    "text as a number": (edited(value=[3.5, "low"]), "rows.value.1"),
+    "columns of other lengths": (edited(seed=[1]), "rows: the columns are no table: .*seed has 1"),
+    "a perplexity below 1": (edited(value=[3.5, -5.0]), "rows: value.1: test_ppl is -5"),
+    "a negative seed": (edited(seed=[1, -2]), "rows.seed.1"),
+    "no digest": ({key: value for key, value in CONTENT.items() if key != "digest"}, "digest"),
+    "an unknown key": (CONTENT | {"more": 1}, "more"),
+    "a claim as text": (CONTENT | {"claims": ["mos-better"]}, "claims.0"),
+    "an empty claim": (CONTENT | {"claims": [{}]}, "claims.0.id, claims.0.source"),
+    "another verdict": (of_claim(verdict="yes"), "claims.1.verdict: 'yes'"),
+    "a number of a claim": (of_claim(numbers=[{"what": "w", "text": "t", "n": 3, "value": 1}]), "claims.1.numbers.0.n"),
+    "a dict as hardware": (CONTENT | {"hardware": {"cpu": "x"}}, "hardware: "),
+    "hardware of an environment": (CONTENT | {"environments": [{"hardware": "x"}]}, "environments.0.hardware"),
+    "an unknown state": (of_state(state="fine"), "states.state.0"),
+    "negative seconds": (of_state(wall_s=-1), "states.wall_s.0"),
+    "deep nesting": (of_claim(models=DEEP), "claims.1.models.*: nested deeper"),
+    "deeper nesting": (b"[" * 100_000 + b"]" * 100_000, "no archive of a study"),
+    "a long text": (CONTENT | {"title": "x" * 10_001}, "title: a text of 10001 characters"),
+    "a large integer": (edited(n=[None, 10**30]), "rows.n.1: an integer"),
+    "an integer of many digits": (text_of(CONTENT, "3.5", "9" * 5000), "no archive of a study"),
+    "NaN": (text_of(CONTENT, "3.5", "NaN"), "NaN is no JSON number"),
+    "infinity": (text_of(CONTENT, "3.5", "1e400"), "rows.value.0: inf"),
+    "a run without settings": (of_run(), "one: "),
+    "a spectrum from 0": (of_run(spectrum=[[0, 1.0]]), "runs.0.spectrum.0.0"),
+    "a list": ([], ""),
+    "a bomb": (b" " * (1 << 25), "16 MiB when unpacked"),
+}
+
+
+@pytest.mark.fault("H8")
+@pytest.mark.parametrize(("content", "key"), ODD.values(), ids=ODD)
+def test_an_archive_edited_by_hand_is_refused_in_a_line_that_names_file_and_key(
+    folder: Path, capsys: pytest.CaptureFixture[str], content: object, key: str
+) -> None:
+    archive.save(CONTENT | {"claims": [CLAIM]})
     path = folder / "small.json.gz"
-    artefacts.write_bytes(path, gzip.compress(json.dumps(content).encode()))
-    with pytest.raises(UserError, match=key):
-        archive.load(path)
+    artefacts.write_bytes(path, gzip.compress(content if isinstance(content, bytes) else json.dumps(content).encode()))
+    assert main(["verify", "--archive", str(path)]) == 2
+    message = capsys.readouterr().err
+    assert re.search(rf"small\.json\.gz: .*{key}", message) and message.count("\n") == 1
+    (finding,) = archive.findings()
+    assert finding.kind == "damaged" and str(path) in finding.words and "\n" not in finding.words
+    assert [one.name for one in archive.load_all()] == ["small-some"]  # the other archive is read
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        archive.find("small")
+
+
+def test_all_that_an_archive_may_hold_is_accepted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = archive.save(of_state() | {"claims": [CLAIM | {"more": 1}]})
+    assert main(["verify", "--archive", str(path)]) == 0 and "2 numbers, 1 runs, 1 verdicts" in capsys.readouterr().out
+
+
+@pytest.mark.fault("H8")
+def test_one_bad_archive_is_left_out_of_a_report_with_a_warning_and_fails_verify(
+    study: Study, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = archive.save(CONTENT)
+    artefacts.sidecar(path).unlink()
+    assert main(["render", "--study", str(study.file)]) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1 and f"{path.name}.sha256" in warnings[0]
+    gaps = artefacts.read_json(study.store.study_folder(study.name) / "page.json")["gaps"]
+    assert len(gaps) == 1 and path.name in gaps[0]
+    assert main(["verify", "--study", str(study.file)]) == 3
+    assert main(["compare", path.name.removesuffix(".json.gz"), "small"]) == 2
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data + b"x", lambda data: b"no archive"])

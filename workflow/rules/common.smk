@@ -20,8 +20,11 @@ from softmax_bottleneck.study import plan
 STORE = Store()
 STUDY_FILE = WORKFLOW.parent / "config" / "demo.yaml"
 if workflow.modifier.is_main_snakefile():
-    STUDY_FILE = Path(next(iter(workflow.overwrite_configfiles), STUDY_FILE))
-    OVERRIDES = dict(workflow.config_settings.config)
+    STUDY_FILE, *others = [*map(Path, workflow.overwrite_configfiles)] or [STUDY_FILE]
+    if others:
+        advice = f"in {others[0]}, write `extends: {STUDY_FILE}`, and name only this file"
+        raise WorkflowError(f"--configfile: {len(others) + 1} files (expected one study). Fix: {advice}")
+    OVERRIDES = settings.typed_overrides(workflow.config_settings.config)
 else:  # a module of another workflow: its `config:` is a whole study, or keys that override the demonstration
     OVERRIDES = dict(config)
     if "models" in OVERRIDES:

@@ -134,6 +134,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--time-margin": ("save this long before the SLURM job ends (default: 3m)", TIME),
     "--diverged-ok": ("exit with 0 instead of 10 if the run diverges", SWITCH),
     "--measure": ("then measure the run in the same process", SWITCH),
+    "--archive": ("check only this archive of a study, NAME.json.gz", PATH | {"metavar": "FILE"}),
     "--json": ("print JSON", SWITCH),
     "--cores": ("number of CPU cores to use (default: 2)", {"type": int, "default": 2}),
     "snakemake": ("options of Snakemake after --, as in -- --until measure", {"nargs": "*", "metavar": "OPTION"}),
@@ -164,6 +165,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 # --- commands: name -> function, options, help; first those for people, then the steps of the workflow ---------------
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
+VERIFY = STUDY + "--json --archive"
 TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
 RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
     --compare --out"""
@@ -178,7 +180,7 @@ COMMANDS = {
     "number": ("extras.results:print_number", STUDY + "number", "print a number with its definition, seeds and files"),
     "archive": ("extras.results:write_archive", STUDY + "--unfinished", "pack a finished study into report/evidence"),
     "compare": ("extras.results:compare_studies", "studies --out", "compare finished studies: claims, heads, hardware"),
-    "verify": ("extras.results:verify_results", STUDY + "--json", "list results that are missing, damaged or stale"),
+    "verify": ("extras.results:verify_results", VERIFY, "list results that are missing, damaged or stale"),
     "repair": ("extras.results:repair_results", STUDY, "delete damaged results and what depends on them"),
     "crate": ("extras.crate:crate", STUDY + "--weights --zip", "pack a finished study as an RO-Crate"),
     "rank": ("own_model.rank:rank_command", RANK, "measure the rank of your own language model"),

@@ -7,11 +7,13 @@ synthetic language is not fetched but sampled.
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import threading
 import time
 import urllib.error
 import urllib.request
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,6 +49,8 @@ def download(study: Study, name: str, say: Say) -> None:
         language.write_language(dataset.language, folder)
     else:
         mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
+        if mirror and not mirror.is_dir():
+            say(f"{name}: mirror: there is no folder {mirror}; correct `mirror`, or let the files be downloaded")
         say(f"{name}: {len(dataset.files)} files, from {'the mirror folder first' if mirror else 'their addresses'}")
         fetched = sources(dataset)
         fetch(fetched, folder, mirror)
@@ -184,7 +188,7 @@ def _fetch(file: Source, target: Path, mirror: Path | None, how: Transfer) -> No
                 return
             except _RefusedError as refusal:
                 failures.append(f"{place}: {refusal}")
-                if not refusal.again:
+                if not refusal.again or isinstance(place, Path):
                     break
     tried = "; ".join(failures)
     if file.path:
@@ -204,7 +208,7 @@ def _copy(place: str | Path, file: Source, how: Transfer, out: BinaryIO) -> None
     try:
         if isinstance(place, Path):
             with place.open("rb") as source:
-                _copy_checked(source.read, file, out)
+                _copy_checked((_as_declared(source, file) or source).read, file, out)
         else:
             _in_time(partial(_copy_from_address, place, file, how, out), how.time_limit_s)
     except urllib.error.HTTPError as error:
@@ -212,8 +216,21 @@ def _copy(place: str | Path, file: Source, how: Transfer, out: BinaryIO) -> None
     except urllib.error.URLError as error:
         raise _RefusedError(f"no connection ({error.reason})", again=True) from None
     except (OSError, HTTPException) as error:
-        again = not isinstance(place, Path)
-        raise _RefusedError(getattr(error, "strerror", None) or str(error) or type(error).__name__, again) from None
+        raise _RefusedError(getattr(error, "strerror", None) or str(error) or type(error).__name__, True) from None
+
+
+def _as_declared(source: IO[bytes], file: Source) -> IO[bytes] | None:
+    """Return a copy of a text with other line ends, a byte-order mark or no last newline, in its declared form.
+
+    The result is None if no such change gives the declared hash, or if the file is an archive or has no declared hash.
+    """
+    if file.sha256 is None or file.size is None or file.members:
+        return None
+    data = source.read(2 * file.size + len(BOM_UTF8))  # every newline may be two bytes
+    source.seek(0)
+    plain = data.removeprefix(BOM_UTF8).replace(b"\r\n", b"\n")
+    forms = (plain, plain + b"\n", plain.removesuffix(b"\n"))
+    return next((io.BytesIO(form) for form in forms if hashlib.sha256(form).hexdigest() == file.sha256), None)
 
 
 def _copy_checked(read: Callable[[int], bytes], file: Source, out: BinaryIO) -> None:

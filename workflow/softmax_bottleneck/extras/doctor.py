@@ -152,7 +152,8 @@ def _files(study: Study, dataset: Dataset) -> Finding:
     the corpus or in the study's mirror. If it is missing, the result is a NOTE, because `download` can fetch it.
     """
     folders = [study.store.corpus_folder(dataset.name)]
-    folders += [study.mirror / dataset.mirror] if study.mirror and dataset.mirror else []
+    mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
+    folders += [mirror] if mirror else []
     label, files = f"data: {dataset.name}", sources(dataset)
     absent = [str(file.path) for file in files if file.path and not file.path.is_file()]
     if absent:
@@ -160,6 +161,8 @@ def _files(study: Study, dataset: Dataset) -> Finding:
     missing = sum(not file.path and not any((folder / file.name).is_file() for folder in folders) for file in files)
     if missing:
         advice = "`download` needs the network on this machine, not on nodes; or set mirror: to a folder with copies"
+        if mirror:
+            advice = f"put them into {mirror}{'' if mirror.is_dir() else ', which does not exist'}, or correct mirror:"
         return Finding(label, NOTE, f"{missing} of {len(files)} files are not downloaded yet", advice)
     return Finding(label, OK, f"{len(files)} files are there")
 

@@ -27,8 +27,10 @@ def collect_records(study: Study, options: argparse.Namespace, say: progress.Say
 
 
 def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the tables and figures of a study, and the verdicts on the claims."""
+    """Write the tables and figures of a study, and the verdicts on the claims; name archives that were left out."""
     render.render(study, study.store.study_folder(study.name))
+    for finding in () if study.is_of_own_texts else archive.findings():
+        say(f"warning: an archived study is left out: {finding.words}")
     say(f"{study.name}: {len(study.experiments)} tables and figures")
 
 
@@ -108,9 +110,16 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
 def verify_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Print all results of a study that are missing, damaged or outdated, and all archives that cannot be read.
 
+    With `--archive FILE`, check only this archive of a study and print what it holds.
+
     Raises:
         IncompleteError: a problem was printed, or a planned run diverged or failed.
+        UserError: the archive cannot be read.
     """
+    if options.archive:
+        one = archive.load(options.archive)
+        counts = f"{len(one.records.rows)} numbers, {len(one.records.states)} runs, {len(one.claims)} verdicts"
+        return print(f"{options.archive}: sound; {one.title} on {one.hardware}: {counts}")
     found = verify.verify(study)
     found = replace(found, findings=(*found.findings, *archive.findings()))
     print(json.dumps(found.to_json(), indent=1) if options.json else found.text())

@@ -13,11 +13,12 @@ Finished runs stay finished if another run fails or the job ends; the next attem
 import fcntl
 import os
 import re
+import stat
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ def choose_device(name: str, say: progress.Say = lambda line: None) -> "torch.de
         say: prints a line when a wait for a GPU begins (default: prints nothing).
 
     Raises:
-        UserError: `name` is `cuda` and there is no GPU.
+        UserError: `name` is `cuda` and there is no GPU, or the folder for leases is not this user's own.
     """
     import torch
 
@@ -83,8 +84,9 @@ def lease_gpu(say: progress.Say = lambda line: None) -> None:
     gpus = () if _held or given else visible_gpus()
     folder = Path(tempfile.gettempdir()) / f"softmax-bottleneck-{os.getuid()}"
     waits = False
+    if gpus:
+        _make_private(folder)
     while gpus:
-        folder.mkdir(mode=0o700, exist_ok=True)
         for gpu in gpus:
             path = folder / re.sub(r"[^A-Za-z0-9.-]", "_", gpu)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -100,6 +102,21 @@ def lease_gpu(say: progress.Say = lambda line: None) -> None:
             say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
             waits = True
         time.sleep(LOOK_EVERY_S)
+
+
+def _make_private(folder: Path) -> None:
+    """Create a folder for this user alone; everyone may write to the folder above it.
+
+    Raises:
+        UserError: there is something else in its place: a link, a file, or another user's folder.
+    """
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+        problem = "is a link, a file or another user's folder"
+        raise errors.UserError(f"{folder}: {problem}. Expected a folder of your own. Fix: remove it, or set TMPDIR")
+    folder.chmod(0o700)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def workflow_process() -> Process | None:
     The result is None if this process was started by hand, or if the workflow process runs on another machine or in
     another container, where its id says nothing here.
     """
-    pid, started, where = (os.environ.get(PROCESS_VARIABLE, "").split(" ", 2) + ["", ""])[:3]
+    pid, started, where = [*os.environ.get(PROCESS_VARIABLE, "").split(" ", 2), "", ""][:3]
     if where != pid_namespace_id() or not (pid.isdecimal() and started.isdecimal()):
         return None
     return Process(int(pid), int(started))

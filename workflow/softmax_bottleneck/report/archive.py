@@ -16,83 +16,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import pandas as pd
-from pydantic import Field
 
 from softmax_bottleneck.records import collect, integrity, records
-from softmax_bottleneck.report import claims
+from softmax_bottleneck.report import archive_file, claims
+from softmax_bottleneck.report.archive_file import ENDING
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, CorpusData
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
-from softmax_bottleneck.study import Run, Study, read, schema
+from softmax_bottleneck.study import Run, Study
 
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
-ENDING = ".json.gz"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*")  # parts of the name that a processor reports
 INSTRUCTIONS = re.compile(r"\bcpu (\w+), ")  # instruction set in the column `hardware` of `Records.states`
 USUAL = {"AVX512"}  # the instruction set that the name of a machine leaves out
 Columns = dict[str, list[Any]]
-
-
-@schema.section
-class StoredRun:
-    """A run on a published corpus, as an archive file stores it.
-
-    Attributes:
-        name: the study with model and seed, such as `demo-mos-1`; unique among the archive's runs on one corpus.
-        run: the settings and the run_id, as in the run's run.json.
-        history: the log, one entry per epoch.
-        epoch_ranks: one entry per epoch at which ranks were measured; epoch 0 is before training.
-        spectrum: pairs (index from 1, singular value) of the log-probability matrix, for a subset of the indices.
-        provenance: commit, versions and hardware of the run, if these are known.
-    """
-
-    name: schema.Name
-    run: schema.Options
-    history: tuple[schema.Options, ...] = ()
-    epoch_ranks: tuple[schema.Options, ...] = ()
-    spectrum: tuple[tuple[schema.Integer, schema.Number], ...] = ()
-    provenance: schema.Options = schema.EMPTY
-
-
-@schema.section
-class ArchiveFile:
-    """The content of report/evidence/studies/<study>-<hardware>.json.gz.
-
-    Attributes:
-        study: the name of the study.
-        title: the title of the study.
-        hardware: the GPUs and processors of the runs as text, such as `AMD EPYC (AVX2)`.
-        digest: the hash of the study's settings.
-        command: the shell command that recomputes the study in a checkout of the git commit in `environments`.
-        corpora: {name of a corpus: its title}.
-        environments: the git commits, versions and hardware of the runs.
-        rows: {column: values} with a value per measured number; the columns are those of `Records.rows` except `source`
-            and `std`.
-        states: {column: values} with a value per finished run; the columns are those of `Records.states`.
-        stages: {column: values} with a value per finished finetuning or dynamic evaluation, as in `Records.stages`.
-        claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
-        runs: the runs on published corpora.
-        predictions: {path of a run: the words that the run predicts at the positions that the papers show}.
-    """
-
-    study: schema.Name
-    title: schema.Line
-    hardware: schema.Line
-    digest: Annotated[str, Field(pattern="^[0-9a-f]{12,64}$")]
-    command: schema.Line
-    corpora: dict[str, str]
-    environments: list[schema.Options]
-    rows: Columns
-    states: Columns
-    stages: Columns
-    claims: list[schema.Options]
-    runs: tuple[StoredRun, ...] = ()
-    predictions: schema.Options = schema.EMPTY
 
 
 @dataclass(frozen=True)
@@ -282,14 +224,14 @@ def write(study: Study, unfinished: bool = False) -> Path:
 def save(content: dict[str, Any]) -> Path:
     """Write the content of an archive to the file `<study>-<hardware>.json.gz` in FOLDER; return the path of this file.
 
-    The keys of `content` are the attributes of `ArchiveFile`.
+    The keys of `content` are the attributes of `archive_file.ArchiveFile`.
 
     Raises:
         UserError: a key is missing or unknown, or a value is not valid.
     """
     hardware = "-".join(re.findall("[a-z0-9]+", machine(content["hardware"]).lower()))
     path = FOLDER / f"{content['study']}-{hardware}{ENDING}"
-    read(ArchiveFile, content, str(path))
+    archive_file.parse(content, str(path))
     text = json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     artefacts.write_bytes(path, gzip.compress(text.encode("utf-8"), mtime=0))
     return path
@@ -305,10 +247,17 @@ def columns_of(frame: pd.DataFrame) -> Columns:
 def load_all() -> list[FinishedStudy]:
     """Return all archived studies, sorted by study; archives of one study by their number of runs, the largest first.
 
-    Raises:
-        UserError: a file is damaged or does not fit the format.
+    Archives that cannot be read are left out; `findings` names them.
     """
-    return sorted(map(load, files()), key=lambda one: (one.study, -len(one.records.states), one.name))
+    found = (study for study, _ in map(_load_or_fault, files()) if study is not None)
+    return sorted(found, key=lambda one: (one.study, -len(one.records.states), one.name))
+
+
+def _load_or_fault(path: Path) -> tuple[FinishedStudy | None, str]:
+    try:
+        return load(path), ""
+    except UserError as error:
+        return None, str(error)
 
 
 @cache
@@ -317,19 +266,15 @@ def load(path: Path) -> FinishedStudy:
 
     Raises:
         DataError: the file is damaged, or the rows of a run are missing.
-        UserError: the content does not fit the format of `ArchiveFile`, or the settings of a run are invalid.
+        UserError: the content does not fit the format of `archive_file.ArchiveFile`, or the settings of a run are
+            invalid.
     """
-    name, data = path.name.removesuffix(ENDING), artefacts.read_bytes(path)
+    name, stored = path.name.removesuffix(ENDING), archive_file.load(path)
     try:
-        content = json.loads(gzip.decompress(data))
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{path}: no archive of a study ({error}); write it with `archive --study`") from None
-    stored = read(ArchiveFile, content, str(path))
-    try:
-        rows = pd.DataFrame({"source": "archived", "std": math.nan, **stored.rows})[list(records.COLUMNS)]
+        rows = pd.DataFrame({"source": "archived", "std": math.nan, **vars(stored.rows)})[list(records.COLUMNS)]
         rows = rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"})
-        states = pd.DataFrame(stored.states, columns=list(records.STATE_COLUMNS))
-        stages = pd.DataFrame(stored.stages, columns=list(records.STAGE_COLUMNS))
+        states = pd.DataFrame(vars(stored.states), columns=list(records.STATE_COLUMNS))
+        stages = pd.DataFrame(vars(stored.stages), columns=list(records.STAGE_COLUMNS))
         details = {run_path: {"predictions": words} for run_path, words in stored.predictions.items()}
         found = records.Records(rows, states, stages, environments=tuple(stored.environments), details=details)
         runs = []
@@ -344,7 +289,7 @@ def load(path: Path) -> FinishedStudy:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora)
-    return FinishedStudy(name, *facts, stored.claims, found, tuple(runs))
+    return FinishedStudy(name, *facts, [dict(claim) for claim in stored.claims], found, tuple(runs))
 
 
 def archived_runs() -> list[ArchivedRun]:
@@ -359,10 +304,13 @@ def find(name: str) -> list[FinishedStudy]:
     `demo`, gives all archives of this study, one per kind of hardware.
 
     Raises:
-        UserError: no archive and no archived study has this name.
+        UserError: no archive and no archived study has this name, or the archive cannot be read.
     """
+    file = FOLDER / f"{name}{ENDING}"
+    if file in files():
+        return [load(file)]
     studies = load_all()
-    found = [one for one in studies if one.name == name] or [one for one in studies if one.study == name]
+    found = [one for one in studies if one.study == name]
     if not found:
         known = ", ".join(one.name for one in studies)
         problem = "no archive and, for `compare`, no finished study in results/ has this name"
@@ -373,7 +321,6 @@ def find(name: str) -> list[FinishedStudy]:
 def findings() -> Iterator[integrity.Finding]:
     """Yield a finding of the kind `damaged` for each archive that cannot be read; the command `verify` prints them."""
     for path in files():
-        try:
-            load(path)
-        except UserError as error:
-            yield integrity.Finding("damaged", f"report/evidence/studies/{path.name}", str(error))
+        _, fault = _load_or_fault(path)
+        if fault:
+            yield integrity.Finding("damaged", f"report/evidence/studies/{path.name}", fault)

@@ -95,6 +95,7 @@ def page_of(
     checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
     own = finished_study(study, found, judged)
     others = [] if study.is_of_own_texts else archive.load_all()
+    left_out = () if study.is_of_own_texts else archive.findings()
     studies = [own, *(one for one in others if (one.study, one.hardware) != (own.study, own.hardware))]
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
@@ -106,7 +107,7 @@ def page_of(
         "head_table": compare.head_table(studies, study),
         "not_judged": {SOURCE_TITLES[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
-        "gaps": gaps(study, found),
+        "gaps": [*gaps(study, found), *(f"An archived study is left out: {finding.words}" for finding in left_out)],
         "chapters": chapters(entries),
         "run_tables": run_tables(study, found),
         "runs_csv": records.to_csv(found.wide(), digits=10),

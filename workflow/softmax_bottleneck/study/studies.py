@@ -18,7 +18,7 @@ from softmax_bottleneck.study import study_file
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
-from softmax_bottleneck.study.schema import did_you_mean, read, section
+from softmax_bottleneck.study.schema import did_you_mean, parse_yaml, read, section
 from softmax_bottleneck.study.study_file import Experiment, ExperimentChanges, Search, StudyFile
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
@@ -240,7 +240,12 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     """
     given, where, near = dict(overrides or {}), str(file), file.resolve().parent
     is_complete = given.keys() >= study_file.REQUIRED
-    declared = read(StudyFile, given if is_complete else study_file.read_values(file) | given, where)
+    try:
+        declared = read(StudyFile, given if is_complete else study_file.read_values(file) | given, where)
+    except UserError as error:
+        place = str(error).removeprefix(f"{where}: ")
+        own = [key for key in given if place.startswith((f"{key}:", f"{key}.", f"unknown key {key!r}"))]
+        raise UserError(f"--set or --config: {place}") from None if own and not is_complete else error
     datasets = {name: load_dataset(name, near) for name in declared.datasets}
     for name, dataset in datasets.items():
         if dataset.kind == "benchmarks":
@@ -262,7 +267,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         name=declared.study,
         file=file,
         store=store or Store(),
-        mirror=Path(declared.mirror) if declared.mirror else None,
+        mirror=Path(declared.mirror).expanduser() if declared.mirror else None,
         datasets=datasets,
         labels={model.name: model.label for models in families.values() for model in models},
         experiments=tuple(
@@ -483,6 +488,26 @@ class _ExperimentResolver:
             absent += [] if name in self.datasets or same or own else [wanted.title]
         needs = f"This study lacks {' and '.join(absent)}, and has no proxy corpus instead." if absent else ""
         return list(shown) or own, needs
+
+
+def typed_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {key: value} of Snakemake's option `--config`, with its numbers as numbers.
+
+    Snakemake leaves every value inside a list or mapping as text: `--config 'seeds=[1,2]'` gives `["1", "2"]`.
+    """
+    return {key: _typed(value) if isinstance(value, list | dict) else value for key, value in config.items()}
+
+
+def _typed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _typed(child) for key, child in value.items()}
+    if isinstance(value, list):
+        return [_typed(child) for child in value]
+    try:
+        typed = parse_yaml(value, "--config") if isinstance(value, str) else value
+    except UserError:  # text that is no YAML
+        return value
+    return value if isinstance(typed, str | list | dict) else typed
 
 
 # --- child processes -------------------------------------------------------------------------------------------------
