@@ -170,7 +170,7 @@ def test_an_archive_names_gpus_or_processors_with_instruction_sets_that_change_b
 CLAIM = {
     "id": "mos-better", "source": "s", "statement": "s", "where": "w", "limits": "", "criterion": "c", "models": ["m"],
     "dataset": "a", "verdict": "reproduced", "reason": "", "code": "", "premises": [],
-    "numbers": [{"what": "w", "text": "t", "unit": "", "n": [1], "value": 1.0}],
+    "numbers": [{"what": "w", "text": "t", "unit": "", "n": [1], "value": 1.0, "low": None, "high": None}],
 }  # fmt: skip
 STATE = dict.fromkeys(records.STATE_COLUMNS, "x") | dict.fromkeys(records.STATE_COLUMNS[8:14], 1) | {
     "seed": 1, "state": "ok", "mixed_hardware": False}  # fmt: skip
@@ -205,13 +205,15 @@ ODD = {  # content, and the key that the message names
     "text as a number": (edited(value=[3.5, "low"]), "rows.value.1"),
     "columns of other lengths": (edited(seed=[1]), "rows: the columns are no table: .*seed has 1"),
     "a perplexity below 1": (edited(value=[3.5, -5.0]), "rows: value.1: test_ppl is -5"),
+    "no parameters": (edited(metric=["test_ppl", "parameters"], value=[3.5, 0.0]), "value.1: parameters is 0"),
+    "a number whose sum overflows": (edited(value=[3.5, 1e308]), "rows.value.1: 1e.308"),
     "a negative seed": (edited(seed=[1, -2]), "rows.seed.1"),
     "no digest": ({key: value for key, value in CONTENT.items() if key != "digest"}, "digest"),
     "an unknown key": (CONTENT | {"more": 1}, "more"),
     "a claim as text": (CONTENT | {"claims": ["mos-better"]}, "claims.0"),
     "an empty claim": (CONTENT | {"claims": [{}]}, "claims.0.id, claims.0.source"),
     "another verdict": (of_claim(verdict="yes"), "claims.1.verdict: 'yes'"),
-    "a number of a claim": (of_claim(numbers=[{"what": "w", "text": "t", "n": 3, "value": 1}]), "claims.1.numbers.0.n"),
+    "a number of a claim": (of_claim(numbers=[CLAIM["numbers"][0] | {"n": 3}]), "claims.1.numbers.0.n"),
     "a dict as hardware": (CONTENT | {"hardware": {"cpu": "x"}}, "hardware: "),
     "hardware of an environment": (CONTENT | {"environments": [{"hardware": "x"}]}, "environments.0.hardware"),
     "an unknown state": (of_state(state="fine"), "states.state.0"),
@@ -224,6 +226,7 @@ ODD = {  # content, and the key that the message names
     "NaN": (text_of(CONTENT, "3.5", "NaN"), "NaN is no JSON number"),
     "infinity": (text_of(CONTENT, "3.5", "1e400"), "rows.value.0: inf"),
     "a run without settings": (of_run(), "one: "),
+    "a spectrum of zeros": (of_run(spectrum=[[1, 0.0]]), "runs.0: spectrum: "),
     "a spectrum from 0": (of_run(spectrum=[[0, 1.0]]), "runs.0.spectrum.0.0"),
     "a list": ([], ""),
     "a bomb": (b" " * (1 << 25), "16 MiB when unpacked"),

@@ -24,7 +24,7 @@ if workflow.modifier.is_main_snakefile():
     if others:
         advice = f"in {others[0]}, write `extends: {STUDY_FILE}`, and name only this file"
         raise WorkflowError(f"--configfile: {len(others) + 1} files (expected one study). Fix: {advice}")
-    OVERRIDES = settings.typed_overrides(workflow.config_settings.config)
+    OVERRIDES = settings.typed(dict(workflow.config_settings.config))
 else:  # a module of another workflow: its `config:` is a whole study, or keys that override the demonstration
     OVERRIDES = dict(config)
     if "models" in OVERRIDES:

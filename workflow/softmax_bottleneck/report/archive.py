@@ -280,6 +280,8 @@ def load(path: Path) -> FinishedStudy:
         runs = []
         for one in stored.runs:
             run, run_id = Run.from_json(one.run, f"{path}: {one.name}"), one.run.get("run_id")
+            if not (paths.ROOT / "config" / "datasets" / f"{run.dataset}.yaml").is_file():
+                raise DataError(f"{path}: {one.name}: dataset: {run.dataset!r} is not in config/datasets")
             own, numbers = (frame[frame["run_id"] == run_id] for frame in (states, rows))
             plain = numbers[numbers["condition"] == ""]
             values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))

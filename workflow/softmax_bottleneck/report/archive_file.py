@@ -25,6 +25,8 @@ from softmax_bottleneck.study import read, schema
 ENDING = ".json.gz"
 MAX_BYTES = 1 << 24  # of the JSON text; the largest archive of the repository has 3 MB
 MAX_DEPTH, MAX_TEXT, MAX_INTEGER = 12, 10_000, 2**63 - 1
+AT_LEAST_ONE = {"parameters", "rank_press", "rank_rows", "rank_columns"}  # and every perplexity
+MAX_VALUE = 1e30  # of a measured number; sums of larger numbers overflow
 
 Item = TypeVar("Item")
 Column = Annotated[list[Item], pydantic.FailFast()]
@@ -50,7 +52,7 @@ class Rows:
     model: Column[Text]
     condition: Column[Text]
     metric: Column[Text]
-    value: Column[schema.Number]
+    value: Column[Annotated[schema.Number, Field(ge=-MAX_VALUE, le=MAX_VALUE)]]
     n: Column[Annotated[schema.Integer, Field(ge=0)] | None]
     seed: Column[schema.Seed]
     run_id: Column[Text]
@@ -58,8 +60,9 @@ class Rows:
     def __post_init__(self) -> None:
         _check_lengths(self)
         for index, (metric, value) in enumerate(zip(self.metric, self.value, strict=True)):
-            if value < 1 and "ppl" in metric.split("_") and not metric.startswith("excess"):
-                raise ValueError(f"value.{index}: {metric} is {value:g}. Expected a perplexity of at least 1")
+            is_perplexity = "ppl" in metric.split("_") and not metric.startswith("excess")
+            if value < 1 and (is_perplexity or metric in AT_LEAST_ONE):
+                raise ValueError(f"value.{index}: {metric} is {value:g}. Expected at least 1")
 
 
 @schema.section
@@ -97,12 +100,14 @@ class Stages(States):
 # --- claims, environments, predictions ------------------------------------------------------------------------------
 @pydantic.with_config(OPEN)
 class Number(TypedDict):
-    """A number behind a verdict: what it is, its text, the numbers of its units, and its value or None."""
+    """A number behind a verdict: what it is, its text, the numbers of its units, its value and interval."""
 
     what: Text
     text: Text
     n: list[Annotated[schema.Integer, Field(ge=0)]]
     value: schema.Number | None
+    low: schema.Number | None
+    high: schema.Number | None
 
 
 @pydantic.with_config(OPEN)
@@ -178,6 +183,10 @@ class StoredRun:
     epoch_ranks: tuple[dict[str, Scalar], ...] = ()
     spectrum: tuple[tuple[schema.Positive, Annotated[schema.Number, Field(ge=0)]], ...] = ()
     provenance: schema.Options = schema.EMPTY
+
+    def __post_init__(self) -> None:
+        if self.spectrum and self.spectrum[0][1] <= 0:
+            raise ValueError("spectrum: the largest singular value is 0. Expected a positive number")
 
 
 @schema.section

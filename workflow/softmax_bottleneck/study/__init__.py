@@ -9,5 +9,5 @@ from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Fit, Unit
 from softmax_bottleneck.study.runs import Body, Dynamic, Evaluation, Head, Run, Schedule, Stages, canonical_json
 from softmax_bottleneck.study.schema import did_you_mean, find_config, load_yaml, parse_yaml, read
-from softmax_bottleneck.study.studies import Study, export, load_study, study_from_environment, typed_overrides
+from softmax_bottleneck.study.studies import Study, export, load_study, study_from_environment, typed
 from softmax_bottleneck.study.study_file import Column, Experiment, Search, StudyFile, load_experiment

@@ -490,24 +490,20 @@ class _ExperimentResolver:
         return list(shown) or own, needs
 
 
-def typed_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {key: value} of Snakemake's option `--config`, with its numbers as numbers.
+def typed(value: Any) -> Any:
+    """Return a value of Snakemake's option `--config` with numbers as numbers, also inside lists and mappings.
 
     Snakemake leaves every value inside a list or mapping as text: `--config 'seeds=[1,2]'` gives `["1", "2"]`.
     """
-    return {key: _typed(value) if isinstance(value, list | dict) else value for key, value in config.items()}
-
-
-def _typed(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _typed(child) for key, child in value.items()}
+        return {key: typed(child) for key, child in value.items()}
     if isinstance(value, list):
-        return [_typed(child) for child in value]
+        return [typed(child) for child in value]
     try:
-        typed = parse_yaml(value, "--config") if isinstance(value, str) else value
+        scalar = parse_yaml(value, "--config") if isinstance(value, str) else value
     except UserError:  # text that is no YAML
         return value
-    return value if isinstance(typed, str | list | dict) else typed
+    return value if isinstance(scalar, dict | list) else scalar
 
 
 # --- child processes -------------------------------------------------------------------------------------------------
