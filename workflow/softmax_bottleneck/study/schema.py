@@ -8,6 +8,7 @@ items of `Unique` lists are rejected.
 import dataclasses
 import difflib
 import re
+import reprlib
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from softmax_bottleneck.store.paths import ROOT
 
 STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"  # a folder's name on every system and in every shell
+NAMED = 20  # missing keys in a message
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 EMPTY: Any = Field(default_factory=dict)
 
@@ -122,6 +124,8 @@ OneOrMore = Annotated[NonEmpty[Item], BeforeValidator(lambda value: [value] if i
 
 
 # --- messages -------------------------------------------------------------------------------------------------------
+_short = reprlib.Repr()  # a value may be a list of millions
+_short.maxstring = _short.maxother = _short.maxlong = 60
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
@@ -144,7 +148,8 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
     places = [".".join(str(part) for part in detail["loc"] if str(part)[:1] not in "~[") for detail in details]
     wrong = [index for index, detail in enumerate(details) if detail["type"] != "missing"]
     if not wrong:
-        raise UserError(f"{where}: {', '.join(places)} {'is' if len(places) == 1 else 'are'} not set")
+        more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+        raise UserError(f"{where}: {', '.join(places[:NAMED])}{more} {'is' if len(places) == 1 else 'are'} not set")
     detail, place = details[wrong[0]], places[wrong[0]]
     where = f"{where}: {place}" if place else where
     if detail["type"] == "value_error":
@@ -153,7 +158,7 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
     expected = message[0].lower() + message[1:]
     if detail["type"] == "float_type" and isinstance(detail["input"], str):
         expected += "; it is read as text: write 0.001 or 1.0e-3, without quotes"
-    raise UserError(f"{where}: {detail['input']!r:.60} is not allowed ({expected})")
+    raise UserError(f"{where}: {_short.repr(detail['input']):.60} is not allowed ({expected})")
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:

@@ -244,8 +244,9 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         declared = read(StudyFile, given if is_complete else study_file.read_values(file) | given, where)
     except UserError as error:
         place = str(error).removeprefix(f"{where}: ")
-        own = [key for key in given if place.startswith((f"{key}:", f"{key}.", f"unknown key {key!r}"))]
-        raise UserError(f"--set or --config: {place}") from None if own and not is_complete else error
+        if is_complete or not any(place.startswith((f"{key}:", f"{key}.", f"unknown key {key!r}")) for key in given):
+            raise
+        raise UserError(f"--set or --config: {place}") from None
     datasets = {name: load_dataset(name, near) for name in declared.datasets}
     for name, dataset in datasets.items():
         if dataset.kind == "benchmarks":
