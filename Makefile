@@ -5,18 +5,24 @@ CORES ?= 2
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STUDY = results/$(shell sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' "$(CONFIG)")
-export CONFIG MIRROR FROM NAME
+# The shell of a recipe expands this, not make.
+STUDY = results/$$(sed -n 's/^study: *\([A-Za-z0-9._-]*\).*/\1/p' -- "$$CONFIG")
+# Names may have blanks, and dollars and backticks that nothing may run. So make takes their text as it is, and recipes
+# read them from the environment, as "$$CONFIG". Long recipes `exec`, so that a SIGTERM of make reaches the workflow
+# instead of a shell.
+override CONFIG := $(value CONFIG)
+override MIRROR := $(value MIRROR)
+override FROM := $(value FROM)
+override NAME := $(value NAME)
+override CORES := $(value CORES)
+export CONFIG MIRROR FROM NAME CORES
 export PYTHONPATH := workflow
 export PATH := $(if $(filter /%,$(VENV)),$(BIN),$(CURDIR)/$(BIN)):$(PATH)
-# Recipes read names from the environment, as "$$CONFIG", so that they may contain blanks. Long recipes `exec`, so that a
-# SIGTERM of make reaches the workflow instead of a shell.
 WITH_MIRROR = $(if $(MIRROR),--set "mirror=$$MIRROR")
 
-ifneq ($(origin CONFIG),file)
-ifneq ($(shell test -f "$(CONFIG)" && echo there),there)
+blank := $() $()
+ifeq ($(wildcard $(subst [,\[,$(subst $(blank),\ ,$(CONFIG)))),)
 $(error CONFIG=$(CONFIG): no such file; studies are $(filter-out %.example.yaml,$(wildcard config/*.yaml)))
-endif
 endif
 
 .DEFAULT_GOAL := help
@@ -40,10 +46,10 @@ $(BIN)/.ready: envs/requirements.lock pyproject.toml
 	@touch $@
 
 reproduce: env  ## run a study (CONFIG) up to its report, or resume it
-	@exec python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores $(CORES) $(WITH_MIRROR)
+	@exec python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores "$$CORES" $(WITH_MIRROR)
 
 new-study: env  ## write a corpus and a small study from a folder of plain texts (FROM=folder NAME=word)
-	@python -m softmax_bottleneck new-study --texts "$$FROM" $(if $(NAME),--name "$$NAME")
+	@python -m softmax_bottleneck new-study $(if $(FROM),--from "$$FROM") $(if $(NAME),--name "$$NAME")
 
 report: env  ## rebuild a study's report from its results
 	python -m softmax_bottleneck collect --study "$$CONFIG"
@@ -64,7 +70,7 @@ crate: env  ## pack a finished study as a Workflow Run RO-Crate, to deposit and 
 	python -m softmax_bottleneck crate --zip --study "$$CONFIG"
 
 check-crate: $(VENV)/roc/.ready  ## validate the crate with roc-validator (downloads the RO-Crate context once)
-	$(VENV)/roc/bin/rocrate-validator -y validate --no-paging --verbose -p workflow-run-crate-0.5 $(STUDY)/crate.zip
+	$(VENV)/roc/bin/rocrate-validator -y validate --no-paging --verbose -p workflow-run-crate-0.5 "$(STUDY)/crate.zip"
 
 $(VENV)/roc/.ready: envs/roc-validator.lock
 	$(PYTHON) -m venv $(VENV)/roc
@@ -82,7 +88,7 @@ plan: env  ## print a study's experiments, runs, hours and disk space
 	@python -m softmax_bottleneck plan --study "$$CONFIG"
 
 test: env lint  ## lint and run all tests but the longest (MIRROR=folder for those on real corpora)
-	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile
+	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses "$$CORES" --dist loadfile
 
 slurm: env  ## run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
 	exec python -m softmax_bottleneck slurm --study "$$CONFIG" $(WITH_MIRROR)
@@ -95,7 +101,7 @@ slurm-test: env  ## run studies on a temporary SLURM of one node (root, Debian)
 	python -m pytest -m slurm tests/slurm; code=$$?; tests/slurm/stop.sh; exit $$code
 
 test-all: env lint  ## lint and run all tests
-	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses $(CORES) --dist loadfile --tier2
+	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses "$$CORES" --dist loadfile --tier2
 
 models: $(VENV)/models/.ready  ## download SmolLM2-135M-Instruct (GGUF, 93 MB) and install what `rank --model` needs to read it
 

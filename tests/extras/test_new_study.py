@@ -1,17 +1,22 @@
 """A study of one's own texts: written from plain files, and rejected by `plan` for whatever `tokenise` would reject."""
 
+import io
 import random
+import unicodedata
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.corpora.download import download
 from softmax_bottleneck.corpora.sizes import size_of
-from softmax_bottleneck.corpora.tokenise import tokenise
+from softmax_bottleneck.corpora.tokenise import tokenise, words_of
+from softmax_bottleneck.extras import new_study
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Study
@@ -82,9 +87,13 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path, prefix: s
         ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1: byte 0xff is not UTF-8"),
         ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
         ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
-        ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "& Peace: train.txt:1: the text holds <eos>"),
+        ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "book 0.txt:1: the text holds <eos>"),
+        ({"book 0.txt": b"A word.\nA \0word.\n"}, "book 0.txt:2: byte 0x00 is not UTF-8 text"),
+        ({f"book {n}.txt": f"{'花' * (n + 2)}。\n".encode() * 2 for n in range(3)}, "too little text"),
+        ({f"book {n}.txt": "".join(f"花{n}{i}。\n" for i in range(300)).encode() for n in range(3)}, "720 of 720"),
         ({f"book {n}.txt": None for n in range(3)}, "no .txt files"),
         ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "expected all of train.txt"),
+        ({f"{split}.txt": b"A word.\n" for split in ("train", "valid", "test")}, "and no other text"),
     ],
 )
 def test_bad_texts_give_one_line_and_leave_no_file(
@@ -96,6 +105,87 @@ def test_bad_texts_give_one_line_and_leave_no_file(
     err = capsys.readouterr().err
     assert message in err and "config/" not in err
     assert not [path for path in Path("config").rglob("*") if path.is_file()]
+
+
+def lines_of(name: str, split: str) -> list[str]:
+    return Path(f"config/datasets/{name}/{split}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+
+def written(folder: str, texts: dict[str, str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Write texts, run `new-study` on their folder, and return the messages."""
+    for name, text in texts.items():
+        (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)
+        (Path(folder) / name).write_text(text, encoding="utf-8", newline="")
+    assert main(["new-study", "--from", folder]) == 0
+    return capsys.readouterr().err
+
+
+WORDS = [f"w{n}" for n in range(20)]
+
+
+def test_documents_in_folders_are_split_by_documents_in_natural_order(texts: Path, capsys: Any) -> None:
+    documents = {f"{n // 100}/{n}.txt": f"d{n} <unk> {' '.join(WORDS)}" for n in range(800)}
+    err = written("news", documents | {"9/notes.gz": "", "3/._1.txt": "\0", ".git/a.txt": "\0"}, capsys)
+    assert "9/notes.gz" in err and ".git" not in err
+    first = {split: [int(line.split()[0][1:]) for line in lines_of("news", split)] for split in SPLITS}
+    assert first["valid"] == list(range(8, 800, 10)) and first["test"] == list(range(9, 800, 10))
+    assert first["train"] == [n for n in range(800) if n % 10 < 8]
+
+
+def test_a_text_on_one_line_is_split_by_words(texts: Path, capsys: Any) -> None:
+    words = ["<unk>", *(WORDS[n * n % 17] for n in range(35_999))]
+    written("one", {"text8.txt": " ".join(words)}, capsys)
+    found = {split: [line.split() for line in lines_of("one", split)] for split in ("train", "valid", "test")}
+    assert {split: len(lines) for split, lines in found.items()} == {"train": 8, "valid": 1, "test": 1}
+    assert [word for lines in found.values() for line in lines for word in line] == words
+
+
+def test_folders_may_name_the_splits(texts: Path, capsys: Any) -> None:
+    text = {"train/b": "<unk> a 9\n", "train/a": "<unk> a 10\n", "valid": "a b\n", "test": "a\n"}
+    written("imdb", {f"{place}/{n}.txt": line * 90 for place, line in text.items() for n in (10, 9)}, capsys)
+    assert lines_of("imdb", "train") == ["<unk> a 10"] * 180 + ["<unk> a 9"] * 180
+    assert (lines_of("imdb", "valid"), lines_of("imdb", "test")) == (["a b"] * 180, ["a"] * 180)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("हिन्दी में लिखी किताब।", ["हिन्दी", "में", "लिखी", "किताब", "।"]),
+        ("বাংলা ভাষা, தமிழ் மொழி", ["বাংলা", "ভাষা", ",", "தமிழ்", "மொழி"]),
+        ("قَالَ שָׁלוֹם", ["قَالَ", "שָׁלוֹם"]),
+        ("می\u200cخواهم ක්\u200dෂ", ["می\u200cخواهم", "ක්\u200dෂ"]),
+        ("Cafe\u0301, tie\u0302\u0301ng", ["caf\u00e9", ",", "ti\u1ebfng"]),
+        ("co\u00adop it's well-known", ["coop", "it's", "well-known"]),
+        ("İstanbul\u200bizmir \ufeffa", ["i\u0307stanbul", "izmir", "a"]),
+    ],
+)
+def test_marks_and_joiners_belong_to_their_word(text: str, words: list[str]) -> None:
+    assert new_study._lines(text) == [words]
+    assert new_study._lines(unicodedata.normalize("NFD", text)) == [words]
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.text(st.sampled_from("ab<> \t\n\x0c\x85\xa0\u2028é"), max_size=60))
+def test_a_prepared_text_is_the_stream_of_tokenise(text: str) -> None:
+    expected = words_of(io.BytesIO(text.encode()), "text")
+    assert [w for line in new_study._prepared_lines(text, Path("text")) for w in (*line, "<eos>")] == expected
+
+
+@pytest.mark.corpora
+def test_wikitext_2_keeps_its_published_tokens(texts: Path, mirror: Path) -> None:
+    """Merity et al. 2017, Table 1, with an <eos> for each line, empty ones included."""
+    assert main(["new-study", "--from", str(mirror / "wikitext-2"), "--name", "wt2"]) == 0
+    facts = prepared(Path("config/wt2.yaml"), "wt2")
+    assert facts["tokens"] == {"train": 2_088_628, "valid": 217_646, "test": 245_569}
+    assert facts["vocabulary_size"] == 33_278
+
+
+def test_a_split_of_unknown_words_is_a_warning(texts: Path, capsys: Any) -> None:
+    known = [" ".join(random.Random(n).choices(WORDS, k=9)) for n in range(90)]
+    files = {"train.txt": known, "valid.txt": known[:20], "test.txt": [f"x{n} y{n}" for n in range(120)]}
+    err = written("odd", {name: "\n".join(lines) for name, lines in files.items()}, capsys)
+    assert "test 100.0%" in err and "100% of the words of test are <unk>" in err
+    assert any(doubt.startswith("100%") for doubt in prepared(Path("config/odd.yaml"), "odd")["doubts"])
 
 
 def test_existing_files_are_not_overwritten(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,18 +206,18 @@ def with_texts(folder: Path, texts: dict[str, str], **more: Any) -> Study:
     return small.load(folder, small.values(experiments={"parthiban2021-table2": {"models": "all"}}), dataset)
 
 
-WORDS = {"train": "a b c\n" * 99, "valid": "a c\n" * 9, "test": "b a\n" * 9}
+SPLITS = {"train": "a b c\n" * 99, "valid": "a c\n" * 9, "test": "b a\n" * 9}
 
 
 @pytest.mark.fault("C17")
 @pytest.mark.parametrize(
     ("texts", "more", "message"),
     [
-        (WORDS | {"test": "a new one\n" * 9}, {}, "test holds 2 words that train does not hold: new, one"),
-        (WORDS | {"test": WORDS["valid"]}, {}, "valid and test are the same text"),
-        (WORDS | {"valid": "\n\n"}, {}, "valid holds no words"),
-        (WORDS, {"expected": {"tokens": {"train": 5}}}, "train tokens: expected 5, got 396"),
-        (WORDS, {"expected": {"tokens": {"train": 396, "valid": 27, "test": 27}, "vocabulary_size": 9}}, "expected 9"),
+        (SPLITS | {"test": "a new one\n" * 9}, {}, "test holds 2 words that train does not hold: new, one"),
+        (SPLITS | {"test": SPLITS["valid"]}, {}, "valid and test are the same text"),
+        (SPLITS | {"valid": "\n\n"}, {}, "valid holds no words"),
+        (SPLITS, {"expected": {"tokens": {"train": 5}}}, "train tokens: expected 5, got 396"),
+        (SPLITS, {"expected": {"tokens": {"train": 396, "valid": 27, "test": 27}, "vocabulary_size": 9}}, "expected 9"),
     ],
 )
 def test_plan_rejects_what_tokenise_rejects(

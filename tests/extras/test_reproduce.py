@@ -328,6 +328,22 @@ def test_make_rejects_an_unknown_study_and_passes_names_with_blanks(tmp_path: Pa
     assert f"[--study][{study}][--cores][2][--set][mirror={tmp_path}/a b]" in done.stdout
 
 
+@pytest.mark.fault("C10", "C11")
+@pytest.mark.parametrize("name", ["a [1] b", "`touch canary`", "$(touch canary)", "$(shell touch canary)", "$$x;&'#"])
+def test_make_runs_nothing_in_a_name(tmp_path: Path, name: str) -> None:
+    study = tmp_path / f"{name}.yaml"
+    study.write_text("study: own\n", encoding="utf-8")
+    prints = environment(tmp_path, '#!/bin/sh\nprintf "[%s]" "$@"\n')
+    for key in ("CONFIG", "MIRROR", "FROM", "NAME", "CORES"):
+        words = {"CONFIG": str(study), key: str(study)}
+        done = make(*prints, "reproduce", "new-study", *(f"{key}={value}" for key, value in words.items()))
+        assert done.returncode == 0 and f"[{study}]" in done.stdout, done.stderr
+    assert make("plan", f"CONFIG={tmp_path}/{name}").returncode == 2  # no such file
+    shown = make(*prints, "-n", "report-zip", f"CONFIG={study}")
+    assert shown.returncode == 0 and "study: own" not in shown.stdout
+    assert not list(tmp_path.rglob("canary")) and not (ROOT / "canary").exists()
+
+
 @pytest.mark.fault("A18")
 def test_a_signal_to_make_stops_the_workflow_and_waits_for_it(tmp_path: Path) -> None:
     """The environment's Python is a script that takes a second to save when it receives SIGTERM."""

@@ -138,7 +138,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--json": ("print JSON", SWITCH),
     "--cores": ("number of CPU cores to use (default: 2)", {"type": int, "default": 2}),
     "snakemake": ("options of Snakemake after --, as in -- --until measure", {"nargs": "*", "metavar": "OPTION"}),
-    "--texts": ("folder of UTF-8 texts, *.txt", PATH | REQUIRED),
+    "--texts|--from": ("folder of UTF-8 texts (*.txt, also in folders below it)", PATH | REQUIRED),
     "--name": ("name of the study and its corpus (default: the folder's)", {}),
     "--reload": ("seconds after which the browser reloads the page", {"type": int, "metavar": "SECONDS"}),
     "--explain": ("show premises and intervals", SWITCH),
@@ -174,7 +174,7 @@ COMMANDS = {
     "doctor": ("extras.doctor:doctor", STUDY, "check whether a study can run on this machine"),
     "reproduce": ("extras.reproduce:reproduce", STUDY + "--cores snakemake", "run a study to its report, or resume it"),
     "slurm": ("extras.reproduce:slurm", STUDY + "snakemake", "run `doctor`, then a study on a SLURM cluster"),
-    "new-study": ("extras.new_study:new_study", "--texts --name", "write a study from a folder of texts"),
+    "new-study": ("extras.new_study:new_study", "--texts|--from --name", "write a study from a folder of texts"),
     "partial": ("extras.results:write_partial", STUDY + "--reload", "write the interim report of an unfinished study"),
     "claims": ("extras.results:print_claims", STUDY + "--explain archived", "print the verdicts on the papers' claims"),
     "number": ("extras.results:print_number", STUDY + "number", "print a number with its definition, seeds and files"),
@@ -210,7 +210,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=EPILOG)
         for option in [*options.split(), "--log"]:
             text, settings = OPTIONS[option]
-            command.add_argument(option, help=text, **settings)
+            command.add_argument(*option.split("|"), help=text, **settings)
     return top
 
 

@@ -1,29 +1,43 @@
 """The command `new-study`, which writes a corpus and a small study file from a folder of plain texts.
 
-Words are lower-cased and separated from punctuation, and a paragraph becomes a line. Rare words become `<unk>`: words
-that occur in train fewer than 3 times, or are not among its 10,000 most frequent ones. But a text that contains `<unk>`
-counts as prepared: its lines and words stay as they are. If any text is prepared, rare words are kept in all texts.
-Files train.txt, valid.txt and test.txt, or wiki.train.txt and so on, are the splits. Without these files, the last two
-tenths of every file become the validation and test sets.
+Texts are the *.txt files in the folder and in the folders below it, in natural order. Words are brought to Unicode's
+normal form C, lower-cased and separated from punctuation, and a paragraph becomes a line. Rare words become `<unk>`:
+words that occur in train fewer than 3 times, or are not among its 10,000 most frequent ones. But if any text contains
+`<unk>`, the corpus counts as prepared: `tokenise` reads its lines and words, and nothing is changed.
+
+Files or folders named train, valid and test (train.txt, wiki.train.txt, train/1.txt) are the splits. Without them:
+
+* The last two tenths of the lines of a text become the validation and test sets.
+* Texts with fewer than ten lines are documents. Of ten documents, the ninth is for validation, the tenth for testing.
+* If there are fewer than ten documents, each is cut into ten lines of equal length, as a text on one line must be.
 """
 
 import argparse
+import io
 import re
 import tempfile
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
-from softmax_bottleneck.corpora.corpus import SPLITS, UNK
+from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK
+from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings, unknown_shares
+from softmax_bottleneck.corpora.tokenise import from_words, words_of
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.store import errors, progress
+from softmax_bottleneck.store.paths import natural_order
 from softmax_bottleneck.study import load_study, schema
 from softmax_bottleneck.training import check
 
-WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
-HELD_OUT = 10  # valid and test are a tenth of every file each, at its end
+SOFT_HYPHEN, JOINERS = "\u00ad", "\u200c\u200d"
+HELD_OUT = 10  # valid and test are a tenth each
+NAMED = 3  # skipped files in a note
+NEARLY_ALL = 0.8  # share of rare words above which a text is rejected; English text of 350 words has about 0.6
 LEAST_COUNT, MOST_WORDS = 3, 10_000  # a word of the vocabulary occurs at least 3 times in train; at most 10,000 words
 LARGEST_BATCH, BPTT, UPDATES = 20, 35, 100  # the batch is smaller if an epoch would have fewer updates
+LEAST_CUT = HELD_OUT * BPTT  # words of a text that is cut into ten lines
 Lines = list[list[str]]
 
 STUDY = Path(__file__).with_suffix(".yaml")
@@ -59,24 +73,31 @@ def new_study(options: argparse.Namespace, say: progress.Say) -> None:
     for path in (into / f"{name}.yaml", into / "datasets" / f"{name}.yaml", into / "datasets" / name):
         if path.exists():
             raise errors.UserError(f"{path}: exists already; choose another NAME=<word>")
-    splits = _splits(texts)
-    title, tokens = name.replace("-", " "), sum(len(line) + 1 for line in splits["train"])
-    batch_size = max(1, min(LARGEST_BATCH, tokens // (BPTT * UPDATES)))
-    yaml = STUDY.read_text(encoding="utf-8").format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
-    files = {
-        f"datasets/{name}/{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS
-    }
-    files |= {f"datasets/{name}.yaml": DATASET.format(name=name, title=title, folder=texts.name), f"{name}.yaml": yaml}
-    with tempfile.TemporaryDirectory() as scratch:  # the study is checked before anything is written to `into`
-        _write(Path(scratch), files)
-        try:
+    splits = _splits(texts, say)
+    title = name.replace("-", " ")
+    try:
+        streams = {split: [word for line in lines for word in (*line, EOS)] for split, lines in splits.items()}
+        corpus = from_words(name, streams)
+        batch_size = max(1, min(LARGEST_BATCH, len(corpus.train) // (BPTT * UPDATES)))
+        yaml = STUDY.read_text(encoding="utf-8").format(name=name, title=title, batch_size=batch_size, bptt=BPTT)
+        files = {
+            f"datasets/{name}/{split}.txt": "".join(f"{' '.join(line)}\n" for line in splits[split]) for split in SPLITS
+        }
+        dataset = DATASET.format(name=name, title=title, folder=texts.name)
+        files |= {f"datasets/{name}.yaml": dataset, f"{name}.yaml": yaml}
+        with tempfile.TemporaryDirectory() as scratch:  # the study is checked before anything is written to `into`
+            _write(Path(scratch), files)
             checked = load_study(Path(scratch, f"{name}.yaml"))
             check.check_limits(checked, check.costs(checked))
-        except errors.UserError as error:
-            message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
-            raise errors.UserError(f"FROM={texts}: {message}; nothing was written") from None
+    except errors.UserError as error:
+        message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
+        raise errors.UserError(f"FROM={texts}: {message}; nothing was written") from None
     _write(into, files)
     study = load_study(into / f"{name}.yaml")
+    shares = ", ".join(f"{split} {share:.1%}" for split, share in unknown_shares(corpus).items())
+    say(f"{name}: {len(corpus.train)} tokens in train; share of {UNK}: {shares}")
+    for warning in split_overlap_warnings(corpus):
+        say(f"warning: {name}: {warning}")
     say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
     print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")
 
@@ -88,38 +109,101 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
-def _splits(folder: Path) -> dict[str, Lines]:
-    """Return {split: lines} for train, valid and test, from the *.txt files of a folder; a line is a list of words.
+def _splits(folder: Path, say: progress.Say) -> dict[str, Lines]:
+    """Return {split: lines} for train, valid and test, from the texts of a folder; a line is a list of words.
 
     Rare words become `<unk>`, unless a text contains `<unk>` already.
 
     Raises:
-        UserError: there is no text, too little text, an incomplete set of splits, or a file that is not UTF-8.
+        UserError: there is no text, too little text, an incomplete set of splits, nearly all words are rare, or a file
+            is not plain UTF-8 text.
     """
-    paths = sorted(folder.glob("*.txt"))
+    paths = _paths(folder, say)
+    texts = {path: _text(path) for path in paths}
+    prepared = any(UNK in text for text in texts.values())
+    if prepared:
+        say(f"FROM={folder}: {UNK} is in the text, so that its lines and words stay as they are")
+    lines = {path: _prepared_lines(text, path) if prepared else _lines(text) for path, text in texts.items()}
+    named = {path: _split_name(path.relative_to(folder)) for path in paths}
+    if not any(named.values()):
+        splits = _held_out([text for text in lines.values() if text])
+    elif set(named.values()) == set(SPLITS):
+        splits = {split: [line for path in paths if named[path] == split for line in lines[path]] for split in SPLITS}
+    else:
+        problem = "expected all of train.txt, valid.txt and test.txt and no other text, or none"
+        raise errors.UserError(f"FROM={folder}: {problem}")
+    if not splits["test"]:
+        least = f"{HELD_OUT} lines or {LEAST_CUT} words, and there are fewer than {HELD_OUT} texts"
+        raise errors.UserError(f"FROM={folder}: too little text: no text has {least}")
+    return splits if prepared else _with_unk(splits, folder)
+
+
+def _paths(folder: Path, say: progress.Say) -> list[Path]:
+    """Return the *.txt files in and below a folder in natural order; `say` names files with other suffixes.
+
+    Hidden files and folders are left out: `._a.txt` of macOS is no text.
+    """
+    below = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+    visible = [path for path in below if not any(part.startswith(".") for part in path.parts)]
+    visible.sort(key=lambda path: natural_order(path.as_posix()))
+    others = [path.as_posix() for path in visible if path.suffix.lower() != ".txt"]
+    if others:
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        say(f"note: FROM={folder}: only .txt files are read; skipped {', '.join(others[:NAMED])}{more}")
+    paths = [below[path] for path in visible if path.suffix.lower() == ".txt"]
     if not paths:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
         raise errors.UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
-    ends = [path.stem.rpartition(".")[2] for path in paths]  # `train` of wiki.train.txt
-    texts = {end if end in SPLITS else path.name: _text(path) for path, end in zip(paths, ends, strict=True)}
-    if texts.keys() == set(SPLITS) and len(paths) == len(texts):
-        splits = {split: _lines(texts[split]) for split in SPLITS}
-    elif set(SPLITS) & texts.keys():
-        problem = "expected all of train.txt, valid.txt and test.txt and no other text, or none"
-        raise errors.UserError(f"FROM={folder}: {problem}")
+    return paths
+
+
+def _split_name(path: Path) -> str | None:
+    """Return the split that a path names: wiki.train.txt by its end, train/1.txt by its first folder."""
+    names = (path.stem.rpartition(".")[2], path.parts[0])
+    return next((name for name in names if name in SPLITS), None)
+
+
+def _held_out(texts: list[Lines]) -> dict[str, Lines]:
+    """Return {split: lines}, where valid and test are a tenth of the texts each (the module's docstring has the rules).
+
+    A text with fewer than LEAST_CUT words that is not one of ten documents belongs to train.
+    """
+    splits: dict[str, Lines] = {split: [] for split in SPLITS}
+    short = [lines for lines in texts if len(lines) < HELD_OUT]
+    long = [lines for lines in texts if len(lines) >= HELD_OUT]
+    if len(short) >= HELD_OUT:
+        for number, lines in enumerate(short):
+            splits[{HELD_OUT - 2: "valid", HELD_OUT - 1: "test"}.get(number % HELD_OUT, "train")] += lines
     else:
-        splits = {split: [] for split in SPLITS}
-        for lines in map(_lines, texts.values()):
-            part = len(lines) // HELD_OUT
-            train = len(lines) - 2 * part
-            splits["train"] += lines[:train]
-            splits["valid"] += lines[train : train + part]
-            splits["test"] += lines[train + part :]
-    if not splits["test"]:
-        raise errors.UserError(f"FROM={folder}: too little text: no file has {HELD_OUT} lines or paragraphs")
-    if any(UNK in text for text in texts.values()):
-        return splits
+        long += map(_cut, short)
+    for lines in long:
+        part = len(lines) // HELD_OUT
+        train = len(lines) - 2 * part
+        splits["train"] += lines[:train]
+        splits["valid"] += lines[train : train + part]
+        splits["test"] += lines[train + part :]
+    return splits
+
+
+def _cut(lines: Lines) -> Lines:
+    """Return a text as ten lines of equal length, or unchanged if it has fewer than LEAST_CUT words."""
+    words = [word for line in lines for word in line]
+    ends = [len(words) * part // HELD_OUT for part in range(HELD_OUT + 1)]
+    return [words[start:end] for start, end in pairwise(ends)] if len(words) >= LEAST_CUT else lines
+
+
+def _with_unk(splits: Mapping[str, Lines], folder: Path) -> dict[str, Lines]:
+    """Return the splits with `<unk>` in place of rare words, as train counts them.
+
+    Raises:
+        UserError: nearly all words of train are rare, as in a language that does not write blanks between words.
+    """
     counts = Counter(word for line in splits["train"] for word in line)
+    words = Counter({word: count for word, count in counts.items() if word[0].isalnum()})
+    rare = sum(count for count in words.values() if count < LEAST_COUNT)
+    if rare > NEARLY_ALL * words.total():
+        problem = f"{rare} of {words.total()} words of train occur fewer than {LEAST_COUNT} times"
+        raise errors.UserError(f"FROM={folder}: {problem}. Expected words separated by blanks; are they? Or more text")
     ranked = [word for word, count in counts.most_common(MOST_WORDS) if count >= LEAST_COUNT]
     # If no word is rare, the rarest becomes <unk>; otherwise a new word of valid or test would have no index.
     kept = set(ranked[:-1] if len(ranked) == len(counts) else ranked)
@@ -130,26 +214,41 @@ def _text(path: Path) -> str:
     """Return the text of a UTF-8 file, with or without a byte-order mark.
 
     Raises:
-        UserError: the file is not UTF-8.
+        UserError: the file is not UTF-8, or has a NUL byte.
     """
     data = path.read_bytes()
     try:
-        return data.decode("utf-8-sig")
+        text, start = data.decode("utf-8-sig"), data.find(b"\0")
     except UnicodeDecodeError as error:
-        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
-        raise errors.UserError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; convert the file") from None
+        start = error.start
+    if start < 0:
+        return text
+    line, byte = data.count(b"\n", 0, start) + 1, data[start]
+    raise errors.UserError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8 text; convert the file") from None
+
+
+def _prepared_lines(text: str, path: Path) -> Lines:
+    """Return the words of a prepared text as one list for each line, as the step `tokenise` reads them.
+
+    Raises:
+        DataError: the text is not valid for this step (see `words_of`).
+    """
+    lines: Lines = [[]]
+    for word in words_of(io.BytesIO(text.encode()), str(path)):
+        lines[-1].append(word) if word != EOS else lines.append([])
+    return lines[:-1]
 
 
 def _lines(text: str) -> Lines:
     """Return the words of a text as a list of lists: one list for each paragraph.
 
-    Empty lines separate paragraphs; in a text without empty lines, each line is a paragraph. Words are lower-cased and
-    separated from punctuation. A text that contains `<unk>` is instead split into lines, and these at white space only.
+    Empty lines separate paragraphs; in a text without empty lines, each line is a paragraph. Words are in Unicode's
+    normal form C, lower-cased, and separated from punctuation. Combining marks and joiners (U+200C, U+200D) belong to
+    the word or sign before them, as Indic scripts, Arabic and Hebrew vowels, and Persian need.
     """
-    text = "\n".join(text.splitlines())
-    if UNK in text:
-        lines = [line.split() for line in text.split("\n")]
-    else:
-        blocks = re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text.strip()) else "\n", text.strip())
-        lines = [[word for word in WORD.findall(block.lower()) if word.isprintable()] for block in blocks]
+    text = unicodedata.normalize("NFC", "\n".join(text.splitlines())).lower().replace(SOFT_HYPHEN, "")
+    inner = "".join(sorted(c for c in set(text) if unicodedata.category(c).startswith("M"))) + JOINERS
+    word = re.compile(rf"\w[\w{inner}]*(?:['’-]\w[\w{inner}]*)*|[^\w\s][{inner}]*")
+    blocks = re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text.strip()) else "\n", text.strip())
+    lines = [[found for found in word.findall(block) if found[0].isprintable()] for block in blocks]
     return [words for words in lines if words]

@@ -12,7 +12,6 @@ import glob
 import json
 import math
 import os.path
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from pydantic import Field
 from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.archives import damage_refused
 from softmax_bottleneck.store.errors import DataError, UserError
+from softmax_bottleneck.store.paths import natural_order
 from softmax_bottleneck.study import schema
 
 Floats = NDArray[np.floating[Any]]
@@ -207,14 +207,10 @@ def find(patterns: Sequence[str], key: str) -> list[Shard]:
         DataError: a file is damaged, an array is empty or holds no floating-point numbers, or the arrays have unequal
             numbers of columns.
     """
-
-    def natural(text: str) -> list[tuple[int, str]]:  # shard-10 after shard-9
-        return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
-
     shards: list[Shard] = []
     for pattern in patterns:
         place, _, name = pattern.partition("::")
-        files = [place] if os.path.isfile(place) else sorted(glob.glob(place), key=natural)  # noqa: PTH113, PTH207  # no error for odd names; absolute patterns
+        files = [place] if os.path.isfile(place) else sorted(glob.glob(place), key=natural_order)  # noqa: PTH113, PTH207  # no error for odd names; absolute patterns
         if not files:
             raise UserError(f"{key}: {place}: no such file")
         for file in files:

@@ -1,5 +1,6 @@
 """The folders and files of the results, and the root of the repository."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +9,11 @@ SHARED = frozenset(
     ["corpora", "tokens", "runs", "jobs", "fits", "own", "logs", "benchmarks"]
 )  # folders in results/ that are not studies
 OVERVIEW = ("figures/overview.svg", "figures/overview.csv")  # files that every study has in its folder
+
+
+def natural_order(text: str) -> list[tuple[int, str]]:
+    """Return the sort key of a file's name that puts shard-9 before shard-10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 @dataclass(frozen=True)
