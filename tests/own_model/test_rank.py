@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.own_model import inputs, log_probs, rank
 from softmax_bottleneck.ranks import Spectrum, spectra
@@ -192,13 +193,62 @@ def test_bad_input_is_one_line_with_exit_code_2(files, capsys, change: dict[str,
     assert error.startswith("error: ") and message in error and not Path("out").exists()
 
 
+@pytest.mark.parametrize("base", [2, 10])
+@pytest.mark.parametrize(("m", "n"), [(90, 70), (40, 200)])
+def test_log_probabilities_to_another_base_are_converted(files, base: int, m: int, n: int) -> None:
+    matrix = softmax_matrix(*save_layer(m, n))
+    np.save("1.npy", matrix[:30] / np.log(base)), np.save("2.npy", matrix[30:] / np.log(base))
+    result = analyse(log_probs=["1.npy", "2.npy"])
+    np.testing.assert_allclose(result.spectrum.sigma[: D + 2], np.linalg.svd(matrix, compute_uv=False)[: D + 2])
+    assert result.ranks.press.rank == D + 2 and any(f"base {base};" in note for note in result.notes)
+    np.save("2.npy", matrix[30:])  # shards with different bases
+    with pytest.raises(DataError, match=r"counted from (1|2)\.npy: its probabilities add up to"):
+        analyse(log_probs=["1.npy", "2.npy"])
+
+
+@pytest.mark.parametrize(("n", "scale"), [(64, 1.0), (5000, 1.0), (5000, 0.05)])
+def test_logits_that_were_rounded_to_half_precision_are_a_note(files, n: int, scale: float) -> None:
+    """Rounded before or after log_softmax, with logits from 0.1 to 10; none if the whole computation is in float32."""
+    h, w, b = save_layer(40, n)
+    plain = torch.from_numpy(scale * (h @ w.T + b))
+    noted = {}
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for when, matrix in (
+            ("before", plain.to(dtype).float().log_softmax(1)),
+            ("after", plain.log_softmax(1).to(dtype).float()),
+        ):
+            matrix = matrix if dtype == torch.float32 else matrix - matrix.double().logsumexp(1, True).float()
+            np.save("p.npy", matrix.numpy())
+            noted[dtype, when] = any("half precision" in note for note in analyse(log_probs=["p.npy"]).notes)
+    assert noted == {(dtype, when): dtype != torch.float32 for dtype, when in noted}
+    np.save("p.npy", np.full((40, n), -np.log(n), np.float32))  # equal numbers are no sign of rounding
+    assert not any("half precision" in note for note in analyse(log_probs=["p.npy"]).notes)
+
+
+def test_rows_of_zeros_at_the_end_of_the_weight_are_a_note(files) -> None:
+    np.save("padded.npy", np.concatenate([files[1], np.zeros((58, D), np.float32)]))
+    for options in ({"hidden": ["h.npy"]}, {"weights_only": True}):
+        for weight, count in (("padded.npy", 58), ("w.npy", 0)):
+            result = analyse(weight=[weight], **options)
+            assert result.measures.zero_rows == count
+            assert any(f"last {count} rows" in note for note in result.notes) == (count > 0)
+
+
+def test_an_array_without_an_option_is_told_the_options(capsys) -> None:
+    assert main(["rank", "lp.npy"]) == 2
+    assert "--log-probs lp.npy" in capsys.readouterr().err
+
+
 def test_log_probabilities_must_add_up_to_one(files) -> None:
     h, w, b, _ = files
     np.save("logits.npy", h @ w.T + b), np.save("huge.npy", np.full((2, 3), 1e4, np.float32))
     np.save("less.npy", softmax_matrix(h, w, b) - 0.01)  # probabilities that add up to 0.99
     with pytest.raises(DataError, match=r"add up to 0\.99"):
         analyse(log_probs=["less.npy"])
-    with pytest.raises(DataError, match=r"row \d+, counted from logits\.npy.*expected 1; are these logits\?"):
+    np.save("near.npy", softmax_matrix(h, w, b) + 0.002)
+    with pytest.raises(DataError, match=r"add up to 1\.002"):
+        analyse(log_probs=["near.npy"])
+    with pytest.raises(DataError, match=r"row \d+, counted from logits\.npy.*expected 1 .*; are these logits\?"):
         analyse(log_probs=["logits.npy"])
     with pytest.raises(DataError, match="add up to"):
         analyse(log_probs=["huge.npy"])

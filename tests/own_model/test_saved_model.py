@@ -79,6 +79,47 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saved_model, "open_model", lambda path, text: opened)
 
 
+@pytest.fixture
+def small_model(monkeypatch: pytest.MonkeyPatch) -> torch.nn.Linear:
+    """The output layer of a random model with 128 input vectors, read with a tokenizer of bytes."""
+    vectors, layer = torch.nn.Embedding(128, 4), torch.nn.Linear(4, 128)
+
+    class Model(torch.nn.Module):
+        config = SimpleNamespace(get_text_config=lambda decoder: SimpleNamespace(max_position_embeddings=64))
+
+        def forward(self, input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
+            return SimpleNamespace(logits=layer(vectors(input_ids)))
+
+        def get_input_embeddings(self) -> torch.nn.Embedding:
+            return vectors
+
+        def get_output_embeddings(self) -> torch.nn.Linear:
+            return layer
+
+    tokenizer = SimpleNamespace(
+        encode=lambda text: SimpleNamespace(ids=[*text.encode()]),
+        id_to_token=str,
+        get_vocab=lambda: {str(n): n for n in range(256)},
+    )
+    monkeypatch.setattr(saved_model, "_load", lambda path: (torch, Model(), tokenizer))
+    return layer
+
+
+def test_a_weight_that_is_nan_and_a_tokenizer_of_another_model(small_model: torch.nn.Linear, capsys) -> None:
+    Path("text.txt").write_text("größer", encoding="utf-8")
+    assert "token 195 on this text, and the model has 128 input vectors" in error_of("m", capsys)
+    Path("text.txt").write_text("larger", encoding="utf-8")
+    with torch.no_grad():
+        small_model.weight[7, 2] = float("nan")
+    assert "are nan" in error_of("m", capsys)
+
+
+def test_a_byte_order_mark_is_no_token(small_model: torch.nn.Linear) -> None:
+    Path("text.txt").write_bytes(b"\xef\xbb\xbflarger")
+    assert main(["rank", "--model", "m", "--text", "text.txt", "--seconds", "0", "--out", "out"]) == 0
+    assert artefacts.read_json(Path("out/rank.json"))["contexts"] == 6
+
+
 def test_an_export_deletes_only_arrays_of_an_earlier_export(folder: Path, stand_in: None) -> None:
     """Even if the model and a user's own hidden states lie in the same folder."""
     Path("out").mkdir()

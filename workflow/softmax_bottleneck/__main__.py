@@ -149,6 +149,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--weights": ("also pack the weights", SWITCH),
     "--zip": ("write a zip file as well", SWITCH),
     "--unfinished": ("archive the finished runs of an unfinished study", SWITCH),
+    "file": (argparse.SUPPRESS, {"nargs": "*", "metavar": ""}),  # for an error that names the options
     "--hidden": ("hidden states [contexts, width]: .npy, .npz, .safetensors, also in shards", FILES),
     "--weight": ("output matrix [words, width]", FILES),
     "--bias": ("output bias [words]", {"metavar": "FILE[::NAME]"}),
@@ -167,7 +168,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 VERIFY = STUDY + "--json --archive"
 TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
-RANK = """--hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
+RANK = """file --hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
     --compare --out"""
 COMMANDS = {
     "plan": ("extras.plan:print_plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),

@@ -13,7 +13,7 @@ Suffixes: N or m rows (contexts), V or n columns (words), D width of a hidden st
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,6 +39,8 @@ TORCH_BYTES = 300 << 20  # torch and its work arrays
 SLOPE_STEP = 1e-5  # half the step of the difference quotients of a head's function, whose error is about 1e-10
 CHECK_SIDE = 1024  # rows, and columns, that are computed to check the rank bound
 SUM_TOLERANCE = 1e-3  # largest |ln s| that is accepted for the sum s of a row's probabilities
+BASES = (math.e, 2.0, 10.0)  # of the logarithms in files
+CHECK_ROWS, LEAST_DISTINCT, ROUNDED = 32, 16, 0.4  # of `_look_rounded`
 
 
 @dataclass(frozen=True)
@@ -147,9 +149,11 @@ class Layer:
         pointwise: the function g; None for a softmax, whose g is the identity.
         title: name of the matrix in messages.
         sides: names of the rows and of the columns in messages.
+        notes: remarks on the numbers: none.
     """
 
     title, sides = "matrix of log-probabilities", ("contexts", "words")
+    notes: Sequence[str] = ()
 
     def __init__(
         self, hidden: list[Shard], weight: list[Shard], bias: list[Shard], head: str, options: Mapping[str, Any]
@@ -260,6 +264,7 @@ class OutputMatrix:
         title: name of the matrix in messages.
         sides: names of the rows and of the columns in messages.
         measured: True if `measures.measure` measures the matrix, as it does except for log-probabilities.
+        notes: remarks on the numbers; complete once `spectrum` has read them.
     """
 
     measured = True
@@ -269,6 +274,7 @@ class OutputMatrix:
 
     def __init__(self, files: list[Shard]) -> None:
         self.files, self.m, self.n = files, sum(shard.rows for shard in files), files[0].columns
+        self.notes: list[str] = []
 
     def bytes_needed(self) -> int:
         """Return the estimated peak memory in bytes: a Gram matrix and the rows that are held in memory.
@@ -295,19 +301,16 @@ class OutputMatrix:
         """
         if transposed:
             whole_mn = inputs.load(self.files)
-            self._require_usable(whole_mn, self.files[0])
+            self._prepare(whole_mn, self.files[0])
             yield from (whole_mn[:, words].T for words in slices(self.n, self.m))
             return
         for shard in self.files:
             rows_RV = shard.read()
-            self._require_usable(rows_RV, shard)
+            self._prepare(rows_RV, shard)
             yield rows_RV.astype(inputs.dtype_of(self.files), copy=False)
 
-    def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
-        """Do nothing here; in the subclass `StoredLogProbs`, raise DataError if a row's probabilities do not sum to 1.
-
-        `rows_RV` are rows that were read from `shard`, which the error message names.
-        """
+    def _prepare(self, rows_RV: Floats, shard: Shard) -> None:
+        """Do nothing here; in the subclass `StoredLogProbs`, check rows of `shard` and convert them in place."""
 
 
 class StoredLogProbs(OutputMatrix):
@@ -317,17 +320,63 @@ class StoredLogProbs(OutputMatrix):
     head = ("log_probs", {})
     title, sides = Layer.title, Layer.sides
 
-    def _require_usable(self, rows_RV: Floats, shard: Shard) -> None:
+    _base: float | None = None  # of the logarithms; None before the first row is read
+
+    def _prepare(self, rows_RV: Floats, shard: Shard) -> None:
+        """Check that the probabilities of each row add up to one, and convert logarithms to base 2 or 10 in place.
+
+        The first row of the first shard decides the base of all rows. The error message names `shard`.
+
+        Raises:
+            DataError: the probabilities of a row do not add up to one.
+        """
+        if self._base is None:
+            first_V = rows_RV[:1]
+            fits = (base for base in BASES if abs(_log_sums(first_V, base)[0]) <= SUM_TOLERANCE)
+            self._base = next(fits, math.e)
+            if self._base != math.e:
+                self.notes.append(f"the log-probabilities are to base {self._base:g}; multiplied by ln {self._base:g}")
+            if _look_rounded(rows_RV, self._base):
+                self.notes.append(
+                    "the logits look rounded to half precision (float16 or bfloat16) before log_softmax, and rounding"
+                    " counts as rank. Compute them in float32, or give hidden states and weights (in any precision)"
+                )
         for rows in slices(len(rows_RV), self.n):
-            with np.errstate(over="ignore", divide="ignore"):  # exp of logits may overflow
-                log_sum_R = np.log(np.exp(rows_RV[rows].astype(np.float64)).sum(1))
+            log_sum_R = _log_sums(rows_RV[rows], self._base)
             worst = int(np.abs(log_sum_R).argmax())
             if abs(log_sum_R[worst]) > SUM_TOLERANCE:
                 raise DataError(
                     f"log_probs: row {rows.start + worst}, counted from {shard.label}: its probabilities add up to"
-                    f" {math.exp(min(log_sum_R[worst], 700)):.3g}, expected 1; are these logits? Export log_softmax of"
-                    " them"
+                    f" {math.exp(min(log_sum_R[worst], 700)):.6g}, expected 1 ± {SUM_TOLERANCE:g}; are"
+                    " these logits? Export log_softmax of them"
                 )
+        if self._base != math.e:
+            rows_RV *= math.log(self._base)
+
+
+@np.errstate(over="ignore", divide="ignore")  # logits may overflow
+def _log_sums(rows_RV: Floats, base: float) -> Float64:
+    """Return ln of the sum [R] of base^x over each row."""
+    probability_RV = rows_RV.astype(np.float64)
+    probability_RV *= math.log(base)
+    log_sum_R: Float64 = np.log(np.exp(probability_RV, out=probability_RV).sum(1))
+    return log_sum_R
+
+
+def _look_rounded(rows_RV: Floats, base: float) -> bool:
+    """Return True if log-probabilities look as if the logits, or they themselves, were rounded to half precision.
+
+    Numbers of at least 1/16 in float16, and of at least 1/128 in bfloat16, are multiples of 2^-14. Wound round a circle
+    of circumference 2^-14, most numbers of a row then lie at one point, which depends on log Z. Numbers computed in
+    float32 lie all around it. The mean of the points on the unit circle has length 1 in the first case, and about
+    1 / sqrt(V) in the second. At most CHECK_ROWS rows are read, and equal numbers of a row count once.
+    """
+    lengths = []
+    for row in np.unique(np.linspace(0, len(rows_RV) - 1, CHECK_ROWS).astype(np.intp)):
+        distinct = np.unique(rows_RV[row].astype(np.float64)) * math.log(base)
+        if len(distinct) >= LEAST_DISTINCT:
+            lengths.append(abs(np.exp(2j * np.pi * 2**14 * distinct).mean()))
+    return bool(lengths) and float(np.median(lengths)) > ROUNDED
 
 
 LogProbs = Layer | OutputMatrix

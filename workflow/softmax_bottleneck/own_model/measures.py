@@ -24,6 +24,7 @@ from softmax_bottleneck.store.progress import Say
 
 GRADIENT_CONTEXTS = 2048  # evenly spaced contexts; more of them give the same share to three digits
 CENTRINGS: tuple[Centring, ...] = ("rows", "both")
+IGNORED = -100  # PyTorch's ignore_index
 ROWS = 4096  # rows of a matrix that are added to a Gram matrix at once
 
 
@@ -51,6 +52,7 @@ class Measures:
         centred: ranks of the log-probability matrix after centring. The key "rows" stands for centring by rows, the key
             "both" for centring by rows and columns.
         spectra: singular values of the same centred matrices, with the same keys.
+        zero_rows: number of rows of zeros at the end of the output matrix, as padding of the vocabulary leaves them.
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
         words: counts of the words that can be the most probable word, and ids of the unargmaxable words.
@@ -60,6 +62,7 @@ class Measures:
 
     centred: dict[str, ranks.RankReport] = field(default_factory=dict)
     spectra: dict[str, ranks.Spectrum] = field(default_factory=dict)
+    zero_rows: int = 0
     weight: Saturation | None = None
     hidden: Saturation | None = None
     words: ranks.WordsThatWin | None = None
@@ -104,7 +107,9 @@ def measure(request: Request, matrix: log_probs.LogProbs, target_N: NDArray[np.i
     if request.seconds:
         say(f"searching for unargmaxable words, for at most {request.seconds:g} s")
         words = ranks.words_that_win(weight_VD, bias_V, seconds=request.seconds)
-    return replace(measures, weight=_saturation(weight_VD), words=words)
+    used = np.flatnonzero(weight_VD.any(1))
+    zero_rows = len(weight_VD) - 1 - int(used[-1]) if len(used) else 0
+    return replace(measures, zero_rows=zero_rows, weight=_saturation(weight_VD), words=words)
 
 
 def _saturation(rows_ND: Floats) -> Saturation | None:
@@ -126,6 +131,8 @@ def _saturation(rows_ND: Floats) -> Saturation | None:
 def read_targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
     """Return the index [N] of the word that follows each context, from a .npy file; -1 stands for no next word.
 
+    The file may have -100, PyTorch's `ignore_index`, instead of -1.
+
     Args:
         path: the file.
         contexts: number of contexts N.
@@ -138,13 +145,19 @@ def read_targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
     if not Path(path).is_file():
         raise UserError(f"targets: {path}: no such file")
     with damage_refused(f"targets: {path}: not a sound .npy file", "export it again"), Path(path).open("rb") as file:
-        target_N: NDArray[np.int64] = np.lib.format.read_array(file, allow_pickle=False)  # np.load accepts .npz as well
-    if target_N.shape != (contexts,) or target_N.dtype.kind != "i" or target_N.min() < -1 or target_N.max() >= words:
-        raise DataError(
-            f"targets: {path}: type {target_N.dtype}, shape {target_N.shape} or a value is wrong. Expected whole"
-            f" numbers from -1 to {words - 1}, one for each of the {contexts} contexts"
-        )
-    return target_N
+        stored_N = np.lib.format.read_array(file, allow_pickle=False)  # np.load accepts .npz as well
+    if stored_N.shape != (contexts,) or stored_N.dtype.kind not in "iu":
+        problem = f"got {stored_N.dtype} numbers of shape {stored_N.shape}"
+    else:
+        target_N: NDArray[np.int64] = np.where(stored_N == IGNORED, -1, stored_N).astype(np.int64)
+        wrong = np.flatnonzero((target_N < -1) | (target_N >= words))
+        if not len(wrong):
+            return target_N
+        problem = f"entry {wrong[0]} is {stored_N[wrong[0]]}"
+    raise DataError(
+        f"targets: {path}: {problem}. Expected whole numbers from -1 (no next word) to {words - 1}, one for each of the"
+        f" {contexts} contexts"
+    )
 
 
 def _gradients(layer: log_probs.LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:

@@ -83,6 +83,9 @@ def rank_command(options: argparse.Namespace, say: Say) -> None:
             raise UserError("--compare: takes no other option")
         print(compare(options.compare))
         return
+    if options.file:
+        file = options.file[0]
+        raise UserError(f"{file}: needs an option: --log-probs {file}, --model {file}, or --hidden and --weight")
     request = read(Request, given, "rank")
     name = Path(request.model or "model").resolve().name.removesuffix(".gguf")
     folder = options.out or paths.Store().own_folder(name)
@@ -122,7 +125,12 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     ranks = rank_report(spectrum)
     bound = matrix.bound() if isinstance(matrix, log_probs.Layer) else None
     measured = measures.measure(export.request, matrix, target_N, say)
-    notes = [*export.notes, *([ranks.note] if ranks.note else [])]
+    notes = [*export.notes, *matrix.notes, *([ranks.note] if ranks.note else [])]
+    if measured.zero_rows:
+        notes.append(
+            f"the last {measured.zero_rows} rows of the output matrix are zeros and count as words. If they are padding"
+            " of the vocabulary, leave them out"
+        )
     if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
         notes.append("full rank, limited by the size of the matrix: more contexts (or words) might give a higher rank")
     if export.tokens and measured.words and measured.words.never:

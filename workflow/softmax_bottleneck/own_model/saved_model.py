@@ -118,7 +118,7 @@ class OpenModel:
         """Return the input of the output matrix [B, T, D] and the model's logits [B, T, V] for B rows of T tokens.
 
         Raises:
-            DataError: the model's own code fails on these tokens.
+            DataError: the model's own code fails on these tokens, or gives numbers that are nan.
         """
         inputs: list[Any] = []
         fault = f"{self.path}: {type(self.model).__name__} itself fails on this text"
@@ -126,7 +126,11 @@ class OpenModel:
         with damage_refused(fault, "try another version of transformers, or another text"), self.torch.inference_mode():
             logits = self.model(input_ids=self.torch.tensor(ids_BT), use_cache=False).logits
         hook.remove()
-        return inputs[0].float().numpy(), logits.float().numpy()
+        hidden_BTD, logits_BTV = inputs[0].float().numpy(), logits.float().numpy()
+        if np.isnan(hidden_BTD).any() or np.isnan(logits_BTV).any():
+            problem = "its logits on this text are nan: a weight is nan, or numbers overflow in float32"
+            raise DataError(f"{self.path}: {problem}. Save it again from a training without nan")
+        return hidden_BTD, logits_BTV
 
 
 # --- the output layer with hidden states of a text ------------------------------------------------------------------
@@ -149,7 +153,7 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     if not Path(request.text).is_file():
         raise UserError(f"{request.text}: no such file; give a text file in UTF-8")
     with damage_refused(f"{request.text}: not UTF-8", "give a text file in UTF-8"):
-        text = Path(request.text).read_text(encoding="utf-8")
+        text = Path(request.text).read_text(encoding="utf-8-sig")  # a byte-order mark is no token
     opened = open_model(Path(request.model), text)
     ids: list[int] = opened.tokenizer.encode(text).ids
     windows = [ids[start : start + opened.window] for start in range(0, len(ids) - 1, opened.window)]  # of two or more
@@ -220,7 +224,8 @@ def open_model(path: Path, text: str) -> OpenModel:
 
     Raises:
         UserError: the model or a library is missing, the model is not causal, or it has no output matrix.
-        DataError: a file of the model is missing or damaged, or the model cannot be loaded (e.g. needs its own code).
+        DataError: a file of the model is missing or damaged, the model cannot be loaded (e.g. needs its own code), or
+            the tokenizer is of another model.
     """
     if path.suffix != ".gguf" or not path.is_file():
         _require_loadable(path)
@@ -236,12 +241,16 @@ def open_model(path: Path, text: str) -> OpenModel:
     window = min(WINDOW, longest) if longest > 0 else WINDOW
     opened = OpenModel(path, torch, model, tokenizer, layer, words, window, cap)
     # In a causal model, a change of the later tokens of a text does not change the logits before them.
-    ids = tokenizer.encode(text).ids[: min(window, CAUSAL_TOKENS)]
+    tokens, vectors = tokenizer.encode(text).ids, len(model.get_input_embeddings().weight)
+    if max(tokens, default=0) >= vectors:
+        problem = f"tokenizer.json gives token {max(tokens)} on this text, and the model has {vectors} input vectors"
+        raise DataError(f"{path}: {problem}: they belong to different models. Save model and tokenizer together")
+    ids = tokens[: min(window, CAUSAL_TOKENS)]
     half = len(ids) // 2
     if half > 0:  # too short a text is rejected later
-        vectors = min(words, len(model.get_input_embeddings().weight))
+        vectors = min(words, vectors)
         other_ids = ids[:half] + [(token + 1) % vectors for token in ids[half:]]
-        logits_TV, other_TV = (opened.run([tokens])[1][0, :half] for tokens in (ids, other_ids))
+        logits_TV, other_TV = (opened.run([row])[1][0, :half] for row in (ids, other_ids))
         if np.abs(logits_TV - other_TV).max() > TOLERANCE * max(float(np.abs(logits_TV).max()), 1.0):
             raise UserError(f"{path}: {type(model).__name__} {NOT_CAUSAL}")
     return opened
