@@ -84,11 +84,11 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path, prefix: s
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1: byte 0xff is not UTF-8"),
+        ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1:1: byte 0xff is not UTF-8"),
         ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
         ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
         ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "book 0.txt:1: the text holds <eos>"),
-        ({"book 0.txt": b"A word.\nA \0word.\n"}, "book 0.txt:2: byte 0x00 is not UTF-8 text"),
+        ({"book 0.txt": b"A word.\nA \0word.\n"}, "book 0.txt:2:3: holds a NUL byte"),
         ({f"book {n}.txt": f"{'花' * (n + 2)}。\n".encode() * 2 for n in range(3)}, "too little text"),
         ({f"book {n}.txt": "".join(f"花{n}{i}。\n" for i in range(300)).encode() for n in range(3)}, "720 of 720"),
         ({f"book {n}.txt": None for n in range(3)}, "no .txt files"),
@@ -156,19 +156,19 @@ def test_folders_may_name_the_splits(texts: Path, capsys: Any) -> None:
         ("می\u200cخواهم ක්\u200dෂ", ["می\u200cخواهم", "ක්\u200dෂ"]),
         ("Cafe\u0301, tie\u0302\u0301ng", ["caf\u00e9", ",", "ti\u1ebfng"]),
         ("co\u00adop it's well-known", ["coop", "it's", "well-known"]),
-        ("İstanbul\u200bizmir \ufeffa", ["i\u0307stanbul", "izmir", "a"]),
+        ("İstanbul\u200bizmir \u200ea", ["i\u0307stanbul", "izmir", "a"]),
     ],
 )
 def test_marks_and_joiners_belong_to_their_word(text: str, words: list[str]) -> None:
-    assert new_study._lines(text) == [words]
-    assert new_study._lines(unicodedata.normalize("NFD", text)) == [words]
+    for form in (text, unicodedata.normalize("NFD", text)):
+        assert new_study._lines(form.encode(), "text") == [words]
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(st.text(st.sampled_from("ab<> \t\n\x0c\x85\xa0\u2028é"), max_size=60))
 def test_a_prepared_text_is_the_stream_of_tokenise(text: str) -> None:
     expected = words_of(io.BytesIO(text.encode()), "text")
-    assert [w for line in new_study._prepared_lines(text, Path("text")) for w in (*line, "<eos>")] == expected
+    assert [w for line in new_study._prepared_lines(text.encode(), "text") for w in (*line, "<eos>")] == expected
 
 
 @pytest.mark.corpora

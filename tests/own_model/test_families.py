@@ -106,7 +106,7 @@ FOLDERS = {
     # --- models whose own code fails
     "StableLM": Folder("StableLmConfig", SIZES, "StableLmForCausalLM itself fails on this text ("),
     "tokenizer of another model": Folder(
-        "LlamaConfig", ONE_KEY, "itself fails on this text (", change=write("tokenizer.json", WORDS_61)
+        "LlamaConfig", ONE_KEY, "belong to different models", change=write("tokenizer.json", WORDS_61)
     ),
     # --- ways of saving
     "bf16": Folder("LlamaConfig", ONE_KEY, dtype=torch.bfloat16),

@@ -62,7 +62,7 @@ STUDIES = [
     (("time_margin",), 0, ["time_margin", "0"]),
     (("fits",), {"toy": FITS}, ["fits.toy.words.0", "5.0"]),
     (("extends",), 3, ["extends", "3"]),
-    (("extends",), "absent.yaml", ["absent.yaml", "cannot be read"]),
+    (("extends",), "absent.yaml", ["absent.yaml", "no such file"]),
     (("extends",), "study.yaml", ["extends", "study.yaml"]),
 ]
 DATASETS: list[tuple[dict[str, Any], list[str]]] = [
@@ -136,6 +136,7 @@ def test_all_missing_keys_are_named_at_once(tmp_path: Path) -> None:
         ("study: [1\n", ":2: "),
         ("study: !!python/object/apply:os.system ['touch canary']\n", ":1: "),
         ("seeds: [!!int x]\n", ": "),
+        ("study: a\nbase: &b {layers: 1}\nbody: {<<: *b}\n", ":3: merge keys"),
         ("seeds: *nothing\n", ":1: "),
         ("study: a\n---\nstudy: b\n", ":2: "),
         ("- 1\n", ": expected `key: value`"),
@@ -159,8 +160,26 @@ def test_what_is_no_text_file_is_rejected(tmp_path: Path) -> None:
     latin, absent = tmp_path / "latin.yaml", tmp_path / "latn.yaml"
     latin.write_bytes("study: small\ntitle: für alle\n".encode("latin-1"))
     for path, words in ((tmp_path, "cannot be read"), (latin, "UTF-8"), (absent, "did you mean 'latin.yaml'")):
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=words) as error:
             config.load_study(path)
+        assert ("did you mean" in str(error.value)) == (path == absent)
+
+
+@pytest.mark.fault("C4", "C5")
+@pytest.mark.parametrize("seed", ["010", "-010", "00", "0_7", "1:30", "190:20:30", "1:30.5"])
+def test_numbers_that_yaml_1_1_reads_in_another_base_are_rejected_by_key(tmp_path: Path, seed: str) -> None:
+    """PyYAML reads 010 as 8 and 1:30 as 90; YAML 1.2 reads 10 and text."""
+    file = small.write(tmp_path, {key: value for key, value in small.values().items() if key != "seeds"})
+    with file.open("a", encoding="utf-8") as study:
+        study.write(f"seeds: [1, {seed}]\n")
+    with pytest.raises(UserError, match=rf"seeds\.1: '{seed}' is not allowed"):
+        config.load_study(file)
+    assert config.parse_yaml(f"{{a: {seed}}}", "--set a") == {"a": seed}
+
+
+def test_plain_numbers_are_numbers() -> None:
+    found = config.parse_yaml("[0, 10, -3, 1_000, 0x1F, 0.5, 010.5, 1.0e-3]", "here")
+    assert found == [0, 10, -3, 1000, 31, 0.5, 10.5, 0.001]
 
 
 def test_dates_stay_text_and_an_alias_repeats_a_value() -> None:

@@ -57,6 +57,28 @@ def test_more_streams_than_a_text_has_are_rejected_before_the_first_job(begun, t
     assert words in capsys.readouterr().err
 
 
+def test_options_that_do_not_fit_name_file_and_model(begun, tmp_path, capsys):
+    body = small.STUDY["settings"][0]["body"] | {"kind": "transformer", "attention_heads": 1}
+    file = small.write(tmp_path, small.changed(small.STUDY, ("settings", 0, "body"), body))
+    assert main(["check", "--study", str(file)]) == 2
+    words = capsys.readouterr().err
+    assert str(file) in words and "models.softmax" in words and "dropout_embedding" in words
+
+
+def test_models_of_a_grid_with_one_structure_are_built_once(begun, tmp_path, monkeypatch):
+    """Their numbers of parameters are those of every model built for itself."""
+    grid = {"head.components": [2, 3], "head.dropout_latent": [0, 0.1, 0.2, 0.3], "body.dropout_hidden": [0.1, 0.2]}
+    values = small.values(experiments={"known-truth": {"models": ["softmax", "mos"]}})
+    study = small.load(tmp_path, small.changed(values, ("models", "mos"), {"head": "mos", "grid": grid}))
+    expected = {run.path: check.parameters(run, 40) for run in study.needed}
+    built = []
+    build = check.build
+    monkeypatch.setattr(check, "build", lambda run, *words: built.append(run.model) or build(run, *words))
+    assert {path: count for path, (count, _) in check.costs(study).items()} == expected
+    assert len(expected) == 2 * 17 and len(set(expected.values())) == 3
+    assert len(built) == 1 + 2 * 2  # Softmax, and MoS by components and whether its dropout is zero
+
+
 @pytest.mark.fault("C8")
 def test_an_edited_study_is_another_run_and_the_run_before_the_edit_is_rejected(begun, tmp_path, capsys):
     before = begun.needed[0]

@@ -128,7 +128,7 @@ def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -
         content = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(content) > max_line_bytes:
             raise DataError(f"{name}:{number}: line is longer than {max_line_bytes} bytes; break the text into lines")
-        found = [word for word in WORD_BREAK.split(_text(content, f"{name}:{number}")) if word]
+        found = [word for word in WORD_BREAK.split(decode_line(content, f"{name}:{number}")) if word]
         if EOS in found:
             raise DataError(
                 f"{name}:{number}: the text holds {EOS}, which the reader adds itself; remove it from the text"
@@ -137,7 +137,12 @@ def words_of(file: IO[bytes], name: str, max_line_bytes: int = MAX_LINE_BYTES) -
     return words
 
 
-def _text(line: bytes, where: str) -> str:
+def decode_line(line: bytes, where: str) -> str:
+    """Return a line of a UTF-8 text; `where` is its file and number in error messages.
+
+    Raises:
+        DataError: the line is not UTF-8, begins with a byte-order mark, or contains a NUL or a carriage return.
+    """
     if line.startswith(b"\xef\xbb\xbf"):
         raise DataError(f"{where}: begins with a byte-order mark; save the file as UTF-8 without BOM")
     for byte, words in ((0, "a NUL byte; save the file as UTF-8 text"), (13, r"a lone \r; end lines with \n")):

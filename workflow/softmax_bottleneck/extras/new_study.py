@@ -13,6 +13,7 @@ Files or folders named train, valid and test (train.txt, wiki.train.txt, train/1
 """
 
 import argparse
+import codecs
 import io
 import re
 import tempfile
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK
 from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings, unknown_shares
-from softmax_bottleneck.corpora.tokenise import from_words, words_of
+from softmax_bottleneck.corpora.tokenise import decode_line, from_words, words_of
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.store import errors, progress
 from softmax_bottleneck.store.paths import natural_order
@@ -118,17 +119,17 @@ def _splits(folder: Path, say: progress.Say) -> dict[str, Lines]:
         UserError: there is no text, too little text, an incomplete set of splits, nearly all words are rare, or a file
             is not plain UTF-8 text.
     """
-    paths = _paths(folder, say)
-    texts = {path: _text(path) for path in paths}
-    prepared = any(UNK in text for text in texts.values())
+    texts = {name: (folder / name).read_bytes().replace(codecs.BOM_UTF8, b"") for name in _names(folder, say)}
+    prepared = any(UNK.encode() in text for text in texts.values())
     if prepared:
         say(f"FROM={folder}: {UNK} is in the text, so that its lines and words stay as they are")
-    lines = {path: _prepared_lines(text, path) if prepared else _lines(text) for path, text in texts.items()}
-    named = {path: _split_name(path.relative_to(folder)) for path in paths}
+    read = _prepared_lines if prepared else _lines
+    lines = {name: read(text, str(folder / name)) for name, text in texts.items()}
+    named = {name: _split_name(Path(name)) for name in texts}
     if not any(named.values()):
         splits = _held_out([text for text in lines.values() if text])
     elif set(named.values()) == set(SPLITS):
-        splits = {split: [line for path in paths if named[path] == split for line in lines[path]] for split in SPLITS}
+        splits = {split: [line for name in texts if named[name] == split for line in lines[name]] for split in SPLITS}
     else:
         problem = "expected all of train.txt, valid.txt and test.txt and no other text, or none"
         raise errors.UserError(f"FROM={folder}: {problem}")
@@ -138,29 +139,27 @@ def _splits(folder: Path, say: progress.Say) -> dict[str, Lines]:
     return splits if prepared else _with_unk(splits, folder)
 
 
-def _paths(folder: Path, say: progress.Say) -> list[Path]:
-    """Return the *.txt files in and below a folder in natural order; `say` names files with other suffixes.
+def _names(folder: Path, say: progress.Say) -> list[str]:
+    """Return the names of the *.txt files in and below a folder in natural order; `say` names other files.
 
     Hidden files and folders are left out: `._a.txt` of macOS is no text.
     """
-    below = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
-    visible = [path for path in below if not any(part.startswith(".") for part in path.parts)]
-    visible.sort(key=lambda path: natural_order(path.as_posix()))
-    others = [path.as_posix() for path in visible if path.suffix.lower() != ".txt"]
-    if others:
-        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-        say(f"note: FROM={folder}: only .txt files are read; skipped {', '.join(others[:NAMED])}{more}")
-    paths = [below[path] for path in visible if path.suffix.lower() == ".txt"]
-    if not paths:
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    visible = sorted((name for name in names if "/." not in f"/{name}"), key=natural_order)
+    texts = [name for name in visible if name.lower().endswith(".txt")]
+    if not texts:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
         raise errors.UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
-    return paths
+    if skipped := [name for name in visible if not name.lower().endswith(".txt")]:
+        more = ", ..." if len(skipped) > NAMED else ""
+        named = ", ".join(skipped[:NAMED])
+        say(f"note: FROM={folder}: only .txt files are read; {len(skipped)} are skipped: {named}{more}")
+    return texts
 
 
-def _split_name(path: Path) -> str | None:
-    """Return the split that a path names: wiki.train.txt by its end, train/1.txt by its first folder."""
-    names = (path.stem.rpartition(".")[2], path.parts[0])
-    return next((name for name in names if name in SPLITS), None)
+def _split_name(path: Path) -> str:
+    """Return the split that a path names, or "": wiki.train.txt by its end, train/1.txt by its first folder."""
+    return next((name for name in (path.stem.rpartition(".")[2], path.parts[0]) if name in SPLITS), "")
 
 
 def _held_out(texts: list[Lines]) -> dict[str, Lines]:
@@ -210,45 +209,32 @@ def _with_unk(splits: Mapping[str, Lines], folder: Path) -> dict[str, Lines]:
     return {split: [[w if w in kept else UNK for w in line] for line in lines] for split, lines in splits.items()}
 
 
-def _text(path: Path) -> str:
-    """Return the text of a UTF-8 file, with or without a byte-order mark.
-
-    Raises:
-        UserError: the file is not UTF-8, or has a NUL byte.
-    """
-    data = path.read_bytes()
-    try:
-        text, start = data.decode("utf-8-sig"), data.find(b"\0")
-    except UnicodeDecodeError as error:
-        start = error.start
-    if start < 0:
-        return text
-    line, byte = data.count(b"\n", 0, start) + 1, data[start]
-    raise errors.UserError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8 text; convert the file") from None
-
-
-def _prepared_lines(text: str, path: Path) -> Lines:
+def _prepared_lines(text: bytes, path: str) -> Lines:
     """Return the words of a prepared text as one list for each line, as the step `tokenise` reads them.
 
     Raises:
         DataError: the text is not valid for this step (see `words_of`).
     """
     lines: Lines = [[]]
-    for word in words_of(io.BytesIO(text.encode()), str(path)):
+    for word in words_of(io.BytesIO(text), path):
         lines[-1].append(word) if word != EOS else lines.append([])
     return lines[:-1]
 
 
-def _lines(text: str) -> Lines:
+def _lines(text: bytes, path: str) -> Lines:
     """Return the words of a text as a list of lists: one list for each paragraph.
 
     Empty lines separate paragraphs; in a text without empty lines, each line is a paragraph. Words are in Unicode's
     normal form C, lower-cased, and separated from punctuation. Combining marks and joiners (U+200C, U+200D) belong to
     the word or sign before them, as Indic scripts, Arabic and Hebrew vowels, and Persian need.
+
+    Raises:
+        DataError: the text is not UTF-8, or has a NUL byte.
     """
-    text = unicodedata.normalize("NFC", "\n".join(text.splitlines())).lower().replace(SOFT_HYPHEN, "")
-    inner = "".join(sorted(c for c in set(text) if unicodedata.category(c).startswith("M"))) + JOINERS
+    whole = "\n".join(decode_line(line, f"{path}:{n}") for n, line in enumerate(text.splitlines(), start=1)).strip()
+    whole = unicodedata.normalize("NFC", whole).lower().replace(SOFT_HYPHEN, "")
+    inner = "".join(sorted(c for c in set(whole) if unicodedata.category(c).startswith("M"))) + JOINERS
     word = re.compile(rf"\w[\w{inner}]*(?:['’-]\w[\w{inner}]*)*|[^\w\s][{inner}]*")
-    blocks = re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text.strip()) else "\n", text.strip())
+    blocks = re.split(r"\n\s*\n" if re.search(r"\n\s*\n", whole) else "\n", whole)
     lines = [[found for found in word.findall(block) if found[0].isprintable()] for block in blocks]
     return [words for words in lines if words]

@@ -107,8 +107,7 @@ def measure(request: Request, matrix: log_probs.LogProbs, target_N: NDArray[np.i
     if request.seconds:
         say(f"searching for unargmaxable words, for at most {request.seconds:g} s")
         words = ranks.words_that_win(weight_VD, bias_V, seconds=request.seconds)
-    used = np.flatnonzero(weight_VD.any(1))
-    zero_rows = len(weight_VD) - 1 - int(used[-1]) if len(used) else 0
+    zero_rows = len(weight_VD) - 1 - int(np.flatnonzero(weight_VD.any(1)).max(initial=-1))
     return replace(measures, zero_rows=zero_rows, weight=_saturation(weight_VD), words=words)
 
 

@@ -28,6 +28,9 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"  # a folder's name on every system a
 NAMED = 20  # missing keys in a message
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 EMPTY: Any = Field(default_factory=dict)
+READ_AS_TEXT = {"float_type": "0.001 or 1.0e-3, without quotes", "int_type": "10, not 010, 1:30 or '10'"}
+MERGE = "tag:yaml.org,2002:merge"
+AMBIGUOUS = re.compile(r"^[-+]?(0[0-9_]+|[0-9_]+(:[0-9_.]+)+)$")
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -156,8 +159,8 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
         raise UserError(f"{where}: {detail['ctx']['error']}")
     message = detail["msg"].replace("valid tuple", "list").partition(" or an instance of")[0]
     expected = message[0].lower() + message[1:]
-    if detail["type"] == "float_type" and isinstance(detail["input"], str):
-        expected += "; it is read as text: write 0.001 or 1.0e-3, without quotes"
+    if detail["type"] in READ_AS_TEXT and isinstance(detail["input"], str):
+        expected += f"; it is read as text: write {READ_AS_TEXT[detail['type']]}"
     raise UserError(f"{where}: {_short.repr(detail['input']):.60} is not allowed ({expected})")
 
 
@@ -183,6 +186,9 @@ class _Loader(yaml.CSafeLoader):
         """
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == MERGE:
+                problem = "merge keys (<<) are not supported; repeat the keys, or use `like` or `extends`"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key_node.start_mark)
             key = self.construct_object(key_node)
             if not isinstance(key, str) or key in seen:
                 problem = "is given twice" if isinstance(key, str) else "is not text; quote it"
@@ -195,6 +201,11 @@ class _Loader(yaml.CSafeLoader):
 
 # Dates stay text.
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: loader.construct_scalar(cast(Any, node)))
+# So do 010 and 1:30, which YAML 1.1 reads as 8 and 90; where a number is expected, the schema rejects them.
+_Loader.yaml_implicit_resolvers = {
+    first: [("tag:yaml.org,2002:str", AMBIGUOUS), *others]
+    for first, others in yaml.CSafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def parse_yaml(text: str, where: str) -> Any:
@@ -219,9 +230,13 @@ def load_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except FileNotFoundError:
         hint = did_you_mean(path.name, [other.name for other in path.parent.glob("*.yaml")])
-        raise UserError(f"{path}: cannot be read as UTF-8 text ({error}){hint}") from None
+        raise UserError(f"{path}: no such file{hint}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8 text ({error.reason}). Save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). Expected a YAML file") from None
     value = parse_yaml(text, str(path))
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected `key: value` lines at the top level, got {value!r:.60}")

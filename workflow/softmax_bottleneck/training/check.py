@@ -58,20 +58,37 @@ def parameters(run: Run, vocabulary_size: int) -> int:
 def costs(study: Study) -> dict[str, tuple[int, Cost]]:
     """Return {path: (number of trainable parameters, estimated cost)} of every run that the study needs.
 
+    Models with the same structure are built once, as building one takes milliseconds and a grid may have thousands.
+
     Raises:
         UserError: the options of a model do not fit together.
     """
     sizes = _sizes(study)
     tracked_paths = {run.path for run in tracked(study)}
-    counts: dict[tuple[str, str], int] = {}
+    counts: dict[str, int] = {}
     planned = {}
     for run in study.needed:
-        size, model = sizes[run.dataset], (run.dataset, run.model)
-        if model not in counts:
-            counts[model] = parameters(run, size.vocabulary_size)
-        cost = estimate(run, counts[model], size.tokens, size.vocabulary_size, run.path in tracked_paths)
-        planned[run.path] = (counts[model], cost)
+        size, structure = sizes[run.dataset], _structure(run)
+        if structure not in counts:
+            try:
+                counts[structure] = parameters(run, size.vocabulary_size)
+            except UserError as error:
+                raise UserError(f"{study.file}: models.{run.model}: {error}") from None
+        cost = estimate(run, counts[structure], size.tokens, size.vocabulary_size, run.path in tracked_paths)
+        planned[run.path] = (counts[structure], cost)
     return planned
+
+
+def _structure(run: Run) -> str:
+    """Return a text that differs between two runs if their numbers of parameters may differ.
+
+    A number that is not whole, such as a dropout or a slope, sets no size. Only whether it is zero counts: a body
+    without the option rejects any other value.
+    """
+    options = {**vars(run.body), **run.head.options}
+    return (
+        f"{run.dataset} {run.head.name} { {key: bool(x) if isinstance(x, float) else x for key, x in options.items()} }"
+    )
 
 
 def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
