@@ -147,13 +147,13 @@ def _names(folder: Path, say: progress.Say) -> list[str]:
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     visible = sorted((name for name in names if "/." not in f"/{name}"), key=natural_order)
     texts = [name for name in visible if name.lower().endswith(".txt")]
-    if not texts:
-        problem = "no .txt files" if folder.is_dir() else "no such folder"
-        raise errors.UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
     if skipped := [name for name in visible if not name.lower().endswith(".txt")]:
         more = ", ..." if len(skipped) > NAMED else ""
         named = ", ".join(skipped[:NAMED])
         say(f"note: FROM={folder}: only .txt files are read; {len(skipped)} are skipped: {named}{more}")
+    if not texts:
+        problem = "no .txt files" if folder.is_dir() else "no such folder"
+        raise errors.UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")
     return texts
 
 

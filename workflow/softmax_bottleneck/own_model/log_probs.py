@@ -331,8 +331,7 @@ class StoredLogProbs(OutputMatrix):
             DataError: the probabilities of a row do not add up to one.
         """
         if self._base is None:
-            first_V = rows_RV[:1]
-            fits = (base for base in BASES if abs(_log_sums(first_V, base)[0]) <= SUM_TOLERANCE)
+            fits = (base for base in BASES if abs(_log_sums(rows_RV[:1], base)[0]) <= SUM_TOLERANCE)
             self._base = next(fits, math.e)
             if self._base != math.e:
                 self.notes.append(f"the log-probabilities are to base {self._base:g}; multiplied by ln {self._base:g}")

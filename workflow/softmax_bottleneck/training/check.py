@@ -85,10 +85,11 @@ def _structure(run: Run) -> str:
     A number that is not whole, such as a dropout or a slope, sets no size. Only whether it is zero counts: a body
     without the option rejects any other value.
     """
-    options = {**vars(run.body), **run.head.options}
-    return (
-        f"{run.dataset} {run.head.name} { {key: bool(x) if isinstance(x, float) else x for key, x in options.items()} }"
+    body, head = (
+        {key: bool(value) if isinstance(value, float) else value for key, value in part.items()}
+        for part in (vars(run.body), run.head.options)
     )
+    return f"{run.dataset} {body} {run.head.name} {head}"
 
 
 def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
