@@ -156,7 +156,7 @@ def test_folders_may_name_the_splits(texts: Path, capsys: Any) -> None:
         ("می\u200cخواهم ක්\u200dෂ", ["می\u200cخواهم", "ක්\u200dෂ"]),
         ("Cafe\u0301, tie\u0302\u0301ng", ["caf\u00e9", ",", "ti\u1ebfng"]),
         ("co\u00adop it's well-known", ["coop", "it's", "well-known"]),
-        ("İstanbul\u200bizmir \u200ea", ["i\u0307stanbul", "izmir", "a"]),
+        ("İstanbul\u200bizmir \ufeffa", ["i\u0307stanbul", "izmir", "a"]),
     ],
 )
 def test_marks_and_joiners_belong_to_their_word(text: str, words: list[str]) -> None:
@@ -169,6 +169,13 @@ def test_marks_and_joiners_belong_to_their_word(text: str, words: list[str]) -> 
 def test_a_prepared_text_is_the_stream_of_tokenise(text: str) -> None:
     expected = words_of(io.BytesIO(text.encode()), "text")
     assert [w for line in new_study._prepared_lines(text.encode(), "text") for w in (*line, "<eos>")] == expected
+
+
+def test_a_byte_order_mark_is_left_out_only_where_a_file_begins(texts: Path, capsys: Any) -> None:
+    """WikiText-2's train text has U+FEFF as a word."""
+    lines = [f"<unk> a \ufeff b{n % 3}" for n in range(100)]
+    written("marked", {"a.txt": "\ufeff" + "\n".join(lines)}, capsys)
+    assert lines_of("marked", "train") == lines[:80]
 
 
 @pytest.mark.corpora

@@ -119,7 +119,7 @@ def _splits(folder: Path, say: progress.Say) -> dict[str, Lines]:
         UserError: there is no text, too little text, an incomplete set of splits, nearly all words are rare, or a file
             is not plain UTF-8 text.
     """
-    texts = {name: (folder / name).read_bytes().replace(codecs.BOM_UTF8, b"") for name in _names(folder, say)}
+    texts = {name: (folder / name).read_bytes().removeprefix(codecs.BOM_UTF8) for name in _names(folder, say)}
     prepared = any(UNK.encode() in text for text in texts.values())
     if prepared:
         say(f"FROM={folder}: {UNK} is in the text, so that its lines and words stay as they are")
@@ -231,7 +231,8 @@ def _lines(text: bytes, path: str) -> Lines:
     Raises:
         DataError: the text is not UTF-8, or has a NUL byte.
     """
-    whole = "\n".join(decode_line(line, f"{path}:{n}") for n, line in enumerate(text.splitlines(), start=1)).strip()
+    raw = text.replace(codecs.BOM_UTF8, b"").splitlines()  # joined files have a byte-order mark each
+    whole = "\n".join(decode_line(line, f"{path}:{number}") for number, line in enumerate(raw, start=1)).strip()
     whole = unicodedata.normalize("NFC", whole).lower().replace(SOFT_HYPHEN, "")
     inner = "".join(sorted(c for c in set(whole) if unicodedata.category(c).startswith("M"))) + JOINERS
     word = re.compile(rf"\w[\w{inner}]*(?:['’-]\w[\w{inner}]*)*|[^\w\s][{inner}]*")
