@@ -125,7 +125,6 @@ def head_contenders(case: Case, device: str = "cpu") -> dict[str, Callable[[], o
     """
     plain = plain_head(case).to(device)
     ours = our_head(case, plain).to(device)
-    ours.select_matmul_backends(case.tokens)
     h_TBD = (torch.randn(case.bptt, case.batch, case.context) * 0.3).to(device).requires_grad_()
     target_N = torch.randint(case.words, (case.tokens,), device=device)
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
-from softmax_bottleneck.heads.matmul import tf32
+from softmax_bottleneck.heads.matmul import NEED_TF32, PRECISIONS, tf32
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.ranks import DeviceGram, gram_singular_values
 from softmax_bottleneck.store import artefacts
@@ -44,7 +44,6 @@ UPDATES_PER_EPOCH = {  # expected, at the published chunk lengths
 }
 SIZES = {"ptb": (82_429, 10_000), "wikitext-2": (33_320, 33_278)}  # contexts and words of the published matrices
 WIDTHS = (8_192, 16_384, 24_576, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
-PRECISIONS = ("fp32", "tf32", "tf32x3", "bf16")
 
 
 # --- where it runs --------------------------------------------------------------------------------------------------
@@ -55,7 +54,7 @@ class Place:
         self.dry, self.device = dry, "cpu" if dry else "cuda"
         self.calls = 2 if dry else 5 if quick else BLOCK
         self.repetitions = 2 if dry else 3 if quick else REPETITIONS
-        self.precisions = tuple(one for one in PRECISIONS if one != "tf32" or not dry)  # which a CPU has not
+        self.precisions = tuple(one for one in PRECISIONS if not (dry and one in NEED_TF32))  # a CPU has no TF32
 
     def wait(self) -> None:
         if self.device == "cuda":

@@ -21,8 +21,8 @@ def softmax(logits: Array, options: Mapping[str, Any], parameters: Parameters) -
 
 
 def sigsoftmax(logits: Array, options: Mapping[str, Any], parameters: Parameters) -> Array:
-    """Kanai 2018, eq. 11."""
-    return np.exp(logits) * sigmoid(logits)
+    """Kanai 2018, eq. 11; section 3.3 adds the shift b."""
+    return np.exp(logits) * sigmoid(logits + parameters.get("pointwise.shift", 0.0))
 
 
 def gss(logits: Array, options: Mapping[str, Any], parameters: Parameters) -> Array:
@@ -91,7 +91,7 @@ def mixtape(options: Mapping[str, Any], parameters: Parameters, h: Array) -> Arr
     latent = np.tanh(h @ parameters["latent.weight"].T).reshape(len(h), components, -1)
     hidden = np.tanh(h @ parameters["gate_latent.weight"].T).reshape(len(h), components - 1, -1)
     offset = h @ parameters["gate_offset.weight"].T
-    logits = np.empty((len(h), len(weight)))
+    logits = np.empty((len(h), len(weight)), h.dtype)
     for n in range(len(h)):
         for v in range(len(weight)):
             row = min(v, last_own)

@@ -1,5 +1,6 @@
 """The requirements on every head. The package lists its heads, so the suite tests a new one without an edit."""
 
+import copy
 import math
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("lms-plif", {"knots": 40, "bound": 2.0}),
     ("lms-plif", {"knots": 40, "frozen": True}),
     ("low-rank", {"rank": 2}),
+    ("sigsoftmax", {"learned_shift": True}),
     ("mixtape", {"components": 8, "gate_size": 3, "own_gates": 4}),
     ("multi-facet", {"components": 1, "partitions": 2}),
     ("moc", {"components": 3, "pointwise": "sigsoftmax"}),
@@ -54,6 +56,8 @@ def make(name: str, options: dict[str, Any], *, words: int = 11, width: int = 5,
     head = heads.build(name, vocabulary_size=words, context_size=width, embedding_size=width, **options)
     torch.nn.init.normal_(head.decoder.weight, std=2.0 * spread / math.sqrt(width))
     torch.nn.init.normal_(head.decoder.bias, std=spread)
+    if "learned_shift" in options:
+        torch.nn.init.constant_(head.pointwise.shift, 0.7)
     return head.double().eval()
 
 
@@ -74,6 +78,16 @@ def gradients(loss: torch.Tensor, head: Head, h_ND: torch.Tensor) -> list[torch.
     return list(torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True))
 
 
+def naive_log_probs(
+    name: str, options: dict[str, Any], head: Head, h_ND: torch.Tensor, dtype: type = np.float64
+) -> np.ndarray:
+    """ln P [N, V] by the literal formula of the paper, in float64 or longer numbers."""
+    full = heads.options(name, options)
+    inner = heads.options(full["pointwise"], full["pointwise_options"]) if "pointwise" in full else {}
+    parameters = {key: value.double().numpy().astype(dtype) for key, value in head.state_dict().items()}
+    return naive_heads.log_probs(name, full, inner, parameters, h_ND.detach().double().numpy().astype(dtype))
+
+
 # --- probabilities -----------------------------------------------------------------------------------------------
 @every_case
 def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
@@ -82,9 +96,7 @@ def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
         pytest.skip(f"tests/naive_heads.py has no formula for {name}: add the literal one of its paper")
     head = make(name, options)
     h_ND, target_N = contexts(6, head)
-    inner = heads.options(full["pointwise"], full["pointwise_options"]) if "pointwise" in full else {}
-    parameters = {key: value.numpy() for key, value in head.state_dict().items()}
-    expected_NV = naive_heads.log_probs(name, full, inner, parameters, h_ND.numpy())
+    expected_NV = naive_log_probs(name, options, head, h_ND)
     np.testing.assert_allclose(head.log_probs(h_ND).detach().numpy(), expected_NV, rtol=1e-10, atol=1e-10)
     nll_N = head.nll(h_ND, target_N).detach().numpy()
     np.testing.assert_allclose(nll_N, -expected_NV[np.arange(6), target_N.numpy()], rtol=1e-10, atol=1e-10)
@@ -118,6 +130,56 @@ def test_extreme_logits(name: str, options: dict[str, Any], values: list[float])
     # relu's logarithm turns a rounding error of 1e-9 beside its constant 1e-8 into 0.1.
     scale = 1e-6 * 5.0 * max(1.0, *map(abs, values))
     torch.testing.assert_close(nll_N.double(), exact_N, rtol=1e-5, atol=scale + 0.2 * (name == "relu"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("whole", [False, True], ids=["hidden states", "head"])
+@every_case
+def test_half_precision(name: str, options: dict[str, Any], whole: bool, dtype: torch.dtype) -> None:
+    """Half-precision hidden states, or a whole head, under autocast: only the given numbers are rounded."""
+    options = FEW_PARAMETERS.get(name, {}) | options
+    head = make(name, options).to(dtype if whole else torch.float32)
+    twin = copy.deepcopy(head).double()
+    h_ND, target_N = contexts(6, head)
+    h_ND = h_ND.to(dtype).requires_grad_()
+    weight_N = torch.linspace(0.1, 1.0, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        log_p_NV, nll_N, mean = head.log_probs(h_ND), head.nll(h_ND, target_N), head.mean_nll(h_ND, target_N)
+    expected_NV = naive_log_probs(name, options, head, h_ND)
+    assert log_p_NV.dtype == nll_N.dtype == torch.float32
+    np.testing.assert_allclose(log_p_NV.detach().numpy(), expected_NV, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(nll_N.detach(), -expected_NV[np.arange(6), target_N], rtol=1e-5, atol=1e-5)
+    double_ND = h_ND.detach().double().requires_grad_()
+    for loss, weights in ((nll_N @ weight_N, weight_N.double()), (mean, torch.full((6,), 1.0 / 6.0).double())):
+        expected = gradients(materialised_nll(twin, double_ND, target_N) @ weights, twin, double_ND)
+        for ours, theirs in zip(gradients(loss, head, h_ND), expected, strict=True):
+            assert (ours.double() - theirs).norm() <= 2.0 * torch.finfo(dtype).eps * max(theirs.norm(), 0.1)
+
+
+@every_case
+def test_no_tokens_have_no_loss(name: str, options: dict[str, Any]) -> None:
+    head = make(name, FEW_PARAMETERS.get(name, {}) | options)
+    h_ND, target_N = contexts(0, head)
+    h_ND.requires_grad_()
+    mean, nll_N = head.mean_nll(h_ND, target_N), head.nll(h_ND, target_N)
+    assert head.log_probs(h_ND).shape == (0, 11) and nll_N.shape == (0,) and mean == 0.0
+    for loss in (mean, nll_N.sum()):
+        assert not any(gradient.any() for gradient in gradients(loss, head, h_ND))
+
+
+@pytest.mark.parametrize(("name", "options"), [case for case in CASES if "plif" not in str(case)], ids=str)
+def test_an_offset_of_all_logits_costs_no_digits(name: str, options: dict[str, Any]) -> None:
+    """The logits are exact in float32. PLIF is left out: its steeper scores are rounded themselves."""
+    head = make(name, options)
+    with torch.no_grad():
+        head.decoder.weight.zero_()
+        head.decoder.bias.mul_(1024.0).round_().div_(1024.0).add_(1e4)
+    h_ND, _ = contexts(11, head)
+    expected_NV = naive_log_probs(name, options, head, h_ND, np.longdouble)
+    head.float()
+    nll_N = head.nll(h_ND, torch.arange(11))
+    np.testing.assert_allclose(nll_N.detach().numpy(), -expected_NV.diagonal(), rtol=0, atol=3e-6)
+    np.testing.assert_allclose(head.log_probs(h_ND).detach().numpy(), expected_NV, rtol=0, atol=3e-6)
 
 
 @every_case

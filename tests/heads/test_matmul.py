@@ -1,7 +1,6 @@
-"""Every backend of the fused loss' matrix products beside torch's own; how a run chooses and keeps its backends."""
+"""The matrix products of the fused loss: the library of each, and their precisions."""
 
 import copy
-import itertools
 import math
 
 import numpy as np
@@ -9,18 +8,21 @@ import pytest
 import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads import matmul
-from softmax_bottleneck.heads.matmul import NATIVE, ONEDNN, Factor, MatmulBackends
+from softmax_bottleneck.heads.matmul import Factor
 from softmax_bottleneck.store.errors import UserError
 
 ROWS, WIDTH, WORDS = 9, 5, 13
 
 
-SETTINGS = [MatmulBackends(*chosen) for chosen in itertools.product((NATIVE, ONEDNN), repeat=3)]
-
-
-@pytest.mark.parametrize("backends", SETTINGS, ids=lambda chosen: "-".join(vars(chosen).values()))
+@pytest.mark.parametrize("onednn", [True, False])
 @pytest.mark.parametrize("name", ["softmax", "gss", "mos"])
-def test_every_backend_gives_the_materialised_gradients(name: str, backends: MatmulBackends) -> None:
+def test_every_library_gives_the_materialised_gradients(
+    name: str, onednn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if onednn and not matmul._has_onednn():
+        pytest.skip("this build of torch has no oneDNN product")
+    monkeypatch.setattr(matmul, "_has_onednn", lambda: onednn)
+    monkeypatch.setattr(matmul, "ONEDNN_NUMBERS", 0)
     torch.manual_seed(3)
     options = {"components": 2} if name == "mos" else {}
     head = heads.build(name, vocabulary_size=WORDS, context_size=WIDTH, embedding_size=WIDTH, **options).eval()
@@ -28,38 +30,33 @@ def test_every_backend_gives_the_materialised_gradients(name: str, backends: Mat
     inputs = [h_ND, *head.parameters()]
     naive = -head.log_probs(h_ND).gather(1, target_N[:, None]).mean()
     expected = torch.autograd.grad(naive, inputs)
-    head.matmul_backends = backends
     found = torch.autograd.grad(head.mean_nll(h_ND, target_N), inputs)
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.is_contiguous() or ours.numel() == 0
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_float64_and_a_build_without_onednn_take_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> torch.Tensor:
-        raise AssertionError("the library is not there")
-
-    weight_VD = torch.randn(WORDS, WIDTH)
-    monkeypatch.setattr(matmul, "_has_onednn", lambda: False)
-    monkeypatch.setattr(matmul, "_onednn", refuse)
-    out = torch.empty(ROWS, WORDS)
-    e_RD = torch.randn(ROWS, WIDTH)
-    found = matmul.scores(Factor(e_RD), Factor(weight_VD), torch.zeros(WORDS), ONEDNN, lambda: out)
-    assert found is out
-    torch.testing.assert_close(found, e_RD @ weight_VD.t())
-
-
-@pytest.mark.parametrize(("gain", "taken"), [(3.0, True), (1.1, False)])
-def test_another_backend_must_gain_clearly(monkeypatch: pytest.MonkeyPatch, gain: float, taken: bool) -> None:
-    """A false clock makes the other backend `gain` times as fast."""
-    now = 0.0
-
-    def product(backend: str) -> None:
-        nonlocal now
-        now += 1.0 if backend == ONEDNN else 1.0 / gain
-
-    monkeypatch.setattr(matmul.time, "perf_counter", lambda: now)
-    assert matmul._faster(product, ONEDNN) == (NATIVE if taken else ONEDNN)
+@pytest.mark.parametrize(
+    ("dtype", "words", "onednn", "expected"),
+    [
+        (torch.float32, 4096, True, 2),
+        (torch.float32, 4095, True, 1),
+        (torch.float32, 4096, False, 0),
+        (torch.float64, 4096, True, 0),
+    ],
+)
+def test_dtype_and_size_decide_how_many_products_onednn_computes(
+    dtype: torch.dtype, words: int, onednn: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not matmul._has_onednn():
+        pytest.skip("this build of torch has no oneDNN product")
+    calls = []
+    plain = matmul._onednn
+    monkeypatch.setattr(matmul, "_onednn", lambda *factors: (calls.append(1), plain(*factors))[1])
+    monkeypatch.setattr(matmul, "_has_onednn", lambda: onednn)
+    head = heads.build("softmax", vocabulary_size=words, context_size=16, embedding_size=16).to(dtype)
+    head.mean_nll(torch.randn(ROWS, 16, dtype=dtype), torch.zeros(ROWS, dtype=torch.int64)).backward()
+    assert len(calls) == expected
 
 
 @pytest.mark.parametrize("name", ["softmax", "gss", "lms-plif", "mos"])
@@ -73,7 +70,7 @@ def test_bf16_rounds_the_products_of_training_only(name: str) -> None:
     exact = torch.autograd.grad(head.mean_nll(h_ND, target_N), inputs)
     with torch.no_grad():
         loss = head.mean_nll(h_ND, target_N)
-    head.select_matmul_backends(64, "bf16")
+    head.set_precision("bf16")
     found = torch.autograd.grad(head.mean_nll(h_ND, target_N), inputs)
     for ours, theirs in zip(found, exact, strict=True):
         assert ours.dtype == torch.float32
@@ -93,7 +90,7 @@ def test_a_gpu_sums_rounded_factors_in_float32() -> None:
 def test_parts_of_tf32x3_have_eleven_bits_and_add_up() -> None:
     """Read mantissas with NumPy's frexp: the two parts hold 22 bits of a number, and NaN and infinity stay so."""
     x = torch.randn(1000) * 10.0 ** torch.randint(-20, 20, (1000,))
-    main, rest = MatmulBackends(precision="tf32x3").factor(x)
+    main, rest = matmul.factor(x, "tf32x3")
     assert rest is not None
     for part in (main, rest):
         mantissa = np.frexp(part.numpy())[0] * 2.0**11
@@ -111,7 +108,7 @@ def test_tf32x3_is_as_near_to_float64_as_float32(name: str) -> None:
     h_ND, target_N = torch.randn(50, 64, requires_grad=True), torch.randint(0, 200, (50,))
 
     def error(precision: str) -> float:
-        head.matmul_backends = MatmulBackends(NATIVE, NATIVE, NATIVE, precision)
+        head.set_precision(precision)
         found = torch.autograd.grad(head.mean_nll(h_ND, target_N), [h_ND, head.decoder.weight])
         return max(float((one - other).norm() / other.norm()) for one, other in zip(found, exact, strict=True))
 
@@ -122,7 +119,28 @@ def test_tf32x3_is_as_near_to_float64_as_float32(name: str) -> None:
     assert error("bf16") > 1e-3
 
 
-def test_a_cpu_refuses_tf32_in_a_line() -> None:
+@pytest.mark.parametrize("precision", ["tf32", "tf32-bf16", "fp8"])
+def test_precisions_without_hardware_are_rejected(precision: str) -> None:
     head = heads.build("softmax", vocabulary_size=9, context_size=4, embedding_size=4)
-    with pytest.raises(UserError, match=r"precision: tf32 is arithmetic of NVIDIA GPUs .* cpu: set fp32, or tf32x3"):
-        head.select_matmul_backends(10, "tf32")
+    with pytest.raises(UserError, match=f"precision: .*{precision}"):
+        head.set_precision(precision)
+    with pytest.raises(UserError, match="no products"):
+        heads.build("mixtape", vocabulary_size=9, context_size=4, embedding_size=4).set_precision("tf32-bf16")
+
+
+def test_tf32_bf16_rounds_like_bf16_and_trains_the_body_in_tf32() -> None:
+    x = torch.randn(5, 7)
+    assert torch.equal(matmul.factor(x, "tf32-bf16").main, x.bfloat16())
+    assert {"tf32", "tf32-bf16"} == matmul.NEED_TF32
+
+
+def test_a_backward_pass_inside_autocast_is_not_rounded() -> None:
+    torch.manual_seed(6)
+    head = heads.build("softmax", vocabulary_size=70, context_size=30, embedding_size=30)
+    head.set_precision("tf32x3")  # its products are plain operators, which autocast would round
+    h_ND, target_N, weight_N = torch.randn(20, 30, requires_grad=True), torch.arange(20), torch.rand(20)
+    nll_N = head.nll(h_ND, target_N)
+    (expected_ND,) = torch.autograd.grad(nll_N @ weight_N, h_ND, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        (found_ND,) = torch.autograd.grad((nll_N * weight_N).sum(), h_ND)
+    torch.testing.assert_close(found_ND, expected_ND, rtol=1e-5, atol=1e-6)

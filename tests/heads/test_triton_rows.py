@@ -16,7 +16,6 @@ import triton.language as tl
 from softmax_bottleneck import heads
 from softmax_bottleneck.heads import row_nll, triton_rows
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.heads.matmul import NATIVE, MatmulBackends
 
 PLIF = {"knots": 40, "bound": 3.0}  # logits lie beyond the bound too
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -50,7 +49,6 @@ def build(case: str, width: int, words: int) -> Head:
     with torch.no_grad():
         head.decoder.weight.mul_(20.0)
         head.decoder.bias.normal_()
-    head.matmul_backends = MatmulBackends(NATIVE, NATIVE, NATIVE)
     return head
 
 
@@ -164,3 +162,22 @@ def test_the_cell_of_a_nan_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     logits_RV = torch.tensor([[0.1, float("nan"), 0.3], [float("-inf"), 0.0, 1e30]])
     nll_R1 = sweep.nll_(logits_RV, torch.tensor([[0], [2]]))
     assert nll_R1.isnan().tolist() == [[True], [False]] and nll_R1[1] == 0.0
+
+
+@pytest.mark.parametrize("case", ["softmax", "sigsoftmax", "gss", "gss below one"])
+def test_an_offset_of_all_logits_costs_no_digits(case: str) -> None:
+    """Losses and gradients of logits that are exact in float32, beside float64."""
+    head = build(case, 2, 9)
+    with torch.no_grad():
+        head.decoder.weight.zero_()
+        head.decoder.bias.mul_(1024.0).round_().div_(1024.0).add_(1e4)
+    found = fused(head, torch.zeros(9, 2), torch.arange(9), None)
+    exact = fused(head.double(), torch.zeros(9, 2, dtype=torch.float64), torch.arange(9), None)
+    for ours, theirs in zip(found, exact, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=1e-5, atol=3e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_tokens_have_no_gradients(case: str) -> None:
+    nll_N, *grads = fused(build(case, 3, 7), *data(0, 3, 7)[:2], None)
+    assert nll_N.shape == (0,) and not any(grad.any() for grad in grads)

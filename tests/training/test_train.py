@@ -14,8 +14,6 @@ from naive_training import naive_evaluate, naive_train_loss, naive_training
 from run_hash import result_hash
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
-from softmax_bottleneck.heads import base as heads_base
-from softmax_bottleneck.heads.matmul import MatmulBackends
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -239,19 +237,6 @@ def test_every_kind_of_run_resumes_to_the_bit(tmp_path, monkeypatch, run):
     again = train.train_run(run, CORPUS, tmp_path / "cut")
     assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
     assert again["provenance"]["interruptions"] == 2
-
-
-@pytest.mark.fault("A1")
-def test_the_backends_chosen_at_the_start_are_kept_over_a_kill(tmp_path, monkeypatch):
-    run = make_run(epochs=2)
-    first, second = MatmulBackends("native", "native", "native"), MatmulBackends("onednn", "onednn", "onednn")
-    monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: first)
-    whole = train.train_run(run, CORPUS, tmp_path / "whole")
-    interrupted(run, tmp_path / "cut", monkeypatch, 9)
-    monkeypatch.setattr(heads_base, "select_matmul_backends", lambda *_: second)
-    cut = train.train_run(run, CORPUS, tmp_path / "cut")
-    assert cut["provenance"]["matmul_backends"] == whole["provenance"]["matmul_backends"] == vars(first)
-    assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
 
 
 @pytest.mark.fault("E9")

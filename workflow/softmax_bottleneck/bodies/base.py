@@ -53,10 +53,9 @@ class Body(nn.Module):
     """
 
     embedding: nn.Embedding
-    below_size: int
-    """Width of what the last layer reads."""
+    below_size: int  # width of the last layer's input
+    # True if a chunk continues the text before it. Without a state, losses depend on the length of the chunks.
     carries_state = True
-    """Whether a chunk sees what was read before it; where not, the length of chunks is part of the result."""
 
     def initial_state(self, batch_size: int) -> State:
         """Return the state before the first token of `batch_size` sequences, or () for a body without state.

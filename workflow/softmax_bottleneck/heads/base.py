@@ -6,15 +6,16 @@ K components of a mixture, V vocabulary.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from softmax_bottleneck.heads.matmul import FP32, MatmulBackends, select_matmul_backends
+from softmax_bottleneck.heads.matmul import FP32, check_precision
 from softmax_bottleneck.heads.pointwise import Pointwise, trainable
-from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens, row_nll
+from softmax_bottleneck.heads.row_nll import RowNLL, row_nll, without_autocast
 from softmax_bottleneck.store.errors import UserError
 
 DECODER_RANGE = 0.1
@@ -24,17 +25,18 @@ class Head(nn.Module):
     """The base class of output heads, which turn hidden states into losses and log-probabilities over V words.
 
     The constructor's ``vocabulary_size`` is V, ``context_size`` is D, and ``embedding_size`` is E. ``decoder.weight``
-    [V, E] can be tied to the word vectors of the body. A subclass defines ``losses`` and ``log_probs``; CONTRIBUTING.md
-    says how to add a head.
+    [V, E] can be tied to the word vectors of the body. A subclass defines ``_losses`` and ``_log_probs``;
+    CONTRIBUTING.md says how to add a head.
+
+    Results have the dtype of the decoder, or float32 if that is a half precision; hidden states are cast to it.
+    Autocast is off inside the head, because it would round log-probabilities to bfloat16.
     """
 
     pointwise: Pointwise
-    rows_per_token = 1
-    """Rows of logits that one token needs: the components of a mixture."""
+    rows_per_token = 1  # rows of logits that one token needs: the components of a mixture
     # The hidden state h of most heads is the output of the body's last layer. For a head with `lower_size` > 0, h is
     # the input of that layer (`lower_size` numbers) followed by the output.
     lower_size = 0
-    """Width of what a context begins with before the body's last layer: what that layer read."""
 
     def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int) -> None:
         super().__init__()
@@ -42,7 +44,7 @@ class Head(nn.Module):
         self.context_size = context_size
         self.embedding_size = embedding_size
         self.decoder = nn.Linear(embedding_size, vocabulary_size)
-        self.matmul_backends = MatmulBackends()  # for the fused loss, until `select_matmul_backends` chooses others
+        self.precision = FP32  # of the products of the fused loss in a training step
 
     def reset_decoder(self) -> None:
         """Sample the decoder's weight from U(-0.1, 0.1) and set the bias to 0 (Merity 2018).
@@ -52,29 +54,48 @@ class Head(nn.Module):
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)
 
-    def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Measure which library, native torch or oneDNN, is faster in each matrix product of the fused loss.
-
-        The choice is stored in the attribute ``matmul_backends`` of the head. ``num_tokens`` is the number of tokens of
-        a batch. ``precision`` is that of the products: fp32, tf32, tf32x3 or bf16 (see ``heads/matmul.py``).
+    def set_precision(self, precision: str) -> None:
+        """Set the precision of the fused loss in training steps, one of ``heads/matmul.py``: fp32, tf32, tf32x3, ...
 
         Raises:
-            UserError: the device does not support this precision.
+            UserError: the head or the device does not support this precision.
         """
-        tokens = chunk_tokens(num_tokens, self.rows_per_token, self.decoder.weight, self.pointwise)
-        self.matmul_backends = select_matmul_backends(tokens * self.rows_per_token, self.decoder.weight, precision)
+        check_precision(precision, self.decoder.weight.device)
+        self.precision = precision
+
+    def forward(self, h: Tensor, target: Tensor | None = None, *, generator: torch.Generator | None = None) -> Any:
+        """Return ``losses(h, target)`` or, without a target, ``log_probs(h)``."""
+        if self.decoder.weight.dtype.itemsize < torch.float32.itemsize:
+            return self._in_float32()(h, target, generator=generator)
+        with without_autocast(h.device):
+            h = h.to(self.decoder.weight.dtype)
+            if target is None:
+                return self._log_probs(h, generator)
+            return self._losses(h, target.reshape(-1), generator)
+
+    def _in_float32(self) -> Head:
+        """Return a copy of the head whose tensors are float32; gradients flow through them to the head's own."""
+        tensors = (*self.parameters(), *self.buffers())
+        return copy.deepcopy(self, {id(one): one.float() for one in tensors if one.is_floating_point()})
+
+    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
+        """Return what ``losses`` returns, for ``h`` in the decoder's dtype; every head defines this method."""
+        raise NotImplementedError
+
+    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return what ``log_probs`` returns, for ``h`` in the decoder's dtype; every head defines this method."""
+        raise NotImplementedError
 
     def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
         """Return the loss -ln P(target) of each token, [N], and the sum of these losses, both in nats.
 
-        Every head overrides this method.
-
         Args:
-            h: hidden states [N, D] or [T, B, D].
+            h: hidden states [N, D] or [T, B, D]; N may be 0.
             target: ids of the words to predict, int64 [N] or [T, B].
             generator: random generator of the head's dropout masks in train mode; None for torch's default generator.
         """
-        raise NotImplementedError
+        losses: RowNLL = self(h, target, generator=generator)
+        return losses
 
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the loss -ln P(target) of each token, [N] nats, differentiable, without storing all logits.
@@ -85,20 +106,20 @@ class Head(nn.Module):
         return self.losses(h, target, generator=generator).nll_N
 
     def mean_nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return the training loss, a scalar: the mean of -ln P(target) over all tokens, in nats.
+        """Return the training loss, a scalar: the mean of -ln P(target) over all tokens, in nats; 0 without tokens.
 
         ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` draws the head's dropout masks in
         train mode (None: torch's default generator). The backward pass never makes the CPU wait for a GPU.
         """
-        return self.losses(h, target, generator=generator).total / target.numel()
+        return self.losses(h, target, generator=generator).total / max(1, target.numel())
 
     def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D], in h's dtype.
+        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D].
 
-        ``generator`` draws the head's dropout masks in train mode (None: torch's default generator). Every head
-        overrides this method.
+        ``generator`` draws the head's dropout masks in train mode (None: torch's default generator).
         """
-        raise NotImplementedError
+        log_p_NV: Tensor = self(h, generator=generator)
+        return log_p_NV
 
     @property
     def is_log_linear(self) -> bool:
@@ -160,16 +181,11 @@ class PointwiseHead(Head):
         self.reset_decoder()
         self.pointwise = pointwise()
 
-    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss -ln P(target) of each token, [N], and the sum of these losses, both in nats.
+    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
+        weight_VD, bias_V = self.decoder.weight, self.decoder.bias
+        return row_nll(self._rows(h), weight_VD, bias_V, target_N, self.pointwise, precision=self.precision)
 
-        ``h`` is [N, D] or [T, B, D], ``target`` int64 [N] or [T, B]; ``generator`` is unused (no dropout).
-        """
-        h_ND, weight_VD, bias_V = self._rows(h), self.decoder.weight, self.decoder.bias
-        return row_nll(h_ND, weight_VD, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
-
-    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` is unused (no dropout)."""
+    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         scores_NV: Tensor = self.pointwise(self.decoder(self._rows(h)))
         return scores_NV.log_softmax(1)
 

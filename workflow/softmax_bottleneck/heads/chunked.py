@@ -3,7 +3,7 @@
 The fused loss needs rows of logits that each come from one vector of the token. In these heads, several vectors
 contribute to one row. Their loss is computed in chunks of tokens, so that arrays [N, V] and [N, K, V] never exist as a
 whole. The backward pass recomputes each chunk (checkpointing, Chen et al. 2016, "Training Deep Nets with Sublinear
-Memory Cost"), which makes these heads slower. They offer no choice of backends for matrix products.
+Memory Cost"), which makes these heads slower. Their products are torch's own.
 
 Shapes: N = T x B tokens, n tokens of a chunk, D width of the hidden states, K components, V vocabulary.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from softmax_bottleneck.heads.base import Head
-from softmax_bottleneck.heads.matmul import FP32, TF32, refuse_without_hardware
+from softmax_bottleneck.heads.matmul import FP32, TF32, check_precision
 from softmax_bottleneck.heads.row_nll import RowNLL, chunk_tokens
 from softmax_bottleneck.heads.softmax import Identity
 from softmax_bottleneck.store.errors import UserError
@@ -51,12 +51,18 @@ class ChunkedHead(Head):
         """
         raise NotImplementedError
 
-    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return -ln P(target) of each token, [N] nats, and the sum over all tokens.
+    def set_precision(self, precision: str) -> None:
+        """Check that the head supports ``precision``, which is that of the whole step.
 
-        ``h`` is [N, D] or [T, B, D], and ``target`` is [N] or [T, B]. ``generator`` is unused (no dropout).
+        Raises:
+            UserError: the precision is neither fp32 nor tf32, or the device does not support tf32.
         """
-        target_N1 = target.reshape(-1, 1)
+        if precision not in (FP32, TF32):
+            raise UserError(f"{type(self).__name__} has no products in {precision}: set schedule.precision to fp32")
+        check_precision(precision, self.decoder.weight.device)
+
+    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
+        target_N1 = target_N.unsqueeze(1)
         rows = chunk_tokens(len(target_N1), self.rows_per_token, self.decoder.weight, self.pointwise)
         chunks = zip(*(part.split(rows) for part in (target_N1, *self.of_tokens(self._rows(h)))), strict=True)
         nll_N = torch.cat(
@@ -64,21 +70,8 @@ class ChunkedHead(Head):
         )
         return RowNLL(nll_N, nll_N.sum())
 
-    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` is unused (no dropout)."""
+    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         return self.chunk_log_probs(*self.of_tokens(self._rows(h)))
-
-    def select_matmul_backends(self, num_tokens: int, precision: str = FP32) -> None:
-        """Check that the head supports ``precision``; nothing is selected, because chunked heads have one backend.
-
-        ``num_tokens`` is unused.
-
-        Raises:
-            UserError: the precision is neither fp32 nor tf32, or the device does not support tf32.
-        """
-        if precision not in (FP32, TF32):
-            raise UserError(f"{type(self).__name__} has no products in {precision}: set schedule.precision to fp32")
-        refuse_without_hardware(precision, self.decoder.weight.device)
 
     def _nll(self, target_n1: Tensor, *of_tokens: Tensor) -> Tensor:
         return -self.chunk_log_probs(*of_tokens).gather(1, target_n1).squeeze(1)

@@ -34,13 +34,13 @@ OPTIONS = {
         "default": 100_000,
         "minimum": 1,
         "maximum": 10_000_000,
-        "description": "Pieces of the function, K (published: 1e5; 1e6 within MoS).",
+        "description": "Pieces of the function, K (Ganea 2019, Table 1: 1e5; 1e6 within MoS).",
     },
     "bound": {
         "type": "number",
         "default": 20.0,
         "exclusiveMinimum": 0,
-        "description": "The pieces lie on [-bound, bound] (published: T = 20).",
+        "description": "The pieces lie on [-bound, bound] (Parthiban 2021, supplement 2.2: T = 20).",
     },
     "w_variance": {
         "type": "number",
@@ -53,13 +53,12 @@ OPTIONS = {
         "type": "number",
         "default": 0.02,
         "exclusiveMinimum": 0,
-        "description": "Learning rate of the slopes (published: 0.02).",
+        "description": "Learning rate of the slopes (Parthiban 2021, supplement 2.2: 0.02).",
     },
 }
 RAW_OF_SLOPE_ONE = math.log(math.e - 1.0)
 SUM_BLOCK = 512
-FIXED_POINT_BITS = 36
-"""Largest summand of a fixed-point histogram; 2^27 of them fit an int64, more than a chunk has."""
+FIXED_POINT_BITS = 36  # of the largest summand of a histogram; 2^27 such summands, more than a chunk has, fit an int64
 
 
 class PiecewiseLinear(Pointwise):

@@ -41,16 +41,11 @@ class LowRank(Head):
         self.reset_decoder()
         self.pointwise = Identity()
 
-    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return the loss of each token [N] and the sum of all losses, in nats.
+    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
+        weight_VE, bias_V = self.decoder.weight, self.decoder.bias
+        return row_nll(self.contexts(h), weight_VE, bias_V, target_N, self.pointwise, precision=self.precision)
 
-        ``h`` is [N, D] or [T, B, D], and ``target`` has the true words: [N] or [T, B]. ``generator`` is not used.
-        """
-        h_NE, weight_VE, bias_V = self.contexts(h), self.decoder.weight, self.decoder.bias
-        return row_nll(h_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
-
-    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(word | context), [N, V] nats, for ``h`` [N, D] or [T, B, D]; ``generator`` is not used."""
+    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         logits_NV: Tensor = self.decoder(self.contexts(h))
         return logits_NV.log_softmax(1)
 

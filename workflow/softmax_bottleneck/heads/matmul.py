@@ -1,23 +1,25 @@
-"""The three matrix products of the fused loss: their precision, and the backend that computes each.
+"""The three matrix products of the fused loss: their precision, and the library that computes each on a CPU.
 
     logits   l = E W^T + b
     latents  dE = G W           gradient with respect to E
     weights  dW += G^T E        gradient with respect to W
 
-E are the latent context vectors, W and b are the decoder, and G = dL/dl. There are two backends. `native` is torch's
-own product (MKL, OpenBLAS or cuBLAS), which writes into an existing array. `onednn` is a product of oneDNN that torch
-reserves for its compiler. On some CPUs `onednn` is twice as fast, on others both are equally fast, and the name of the
-CPU does not tell which. Both are therefore timed once before the first step. Small products are not timed and use the
-backends of `SMALL`. The choice decides the last bits of every result, so a run stores the choice in its resume state
-and its provenance.
+E are the latent context vectors, W and b are the decoder, and G = dL/dl. In float32 on a CPU, oneDNN computes the
+latents, and the logits if W has at least 65,536 numbers; it has a product that torch reserves for its compiler. Torch's
+own product (MKL, OpenBLAS or cuBLAS), which writes into an existing array, computes all others. The library depends on
+the size alone and not on a measurement, because it decides the last bits of a result. `benchmarks/README.md` has the
+measurements behind this rule.
 
 Precision of the products of a training step, with sums in float32 (everything outside training steps is fp32):
 
-    fp32     unrounded factors
-    tf32     factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step, including the body's
-    tf32x3   X is split into X1 + X2 of 11 bits each; X Y is computed in TF32 as X1 Y2 + X2 Y1 + X1 Y1, without X2 Y2.
-             The errors are near those of float32.
-    bf16     factors rounded to bfloat16 (8 bits); a CPU rounds the sums as well
+    fp32       unrounded factors
+    tf32       factors rounded to TF32 (11 bits) by a GPU's matrix units, in all products of a step, also the body's
+    tf32x3     X is split into X1 + X2 of 11 bits each; X Y is computed in TF32 as X1 Y2 + X2 Y1 + X1 Y1, without X2 Y2.
+               The errors are near those of float32.
+    bf16       factors rounded to bfloat16 (8 bits); a CPU rounds the sums as well
+    tf32-bf16  these three products as in bf16, all other products of a step as in tf32
+
+bf16 is about twice as fast as fp32 on hardware that supports it; the relative error of gradients is about 4e-3.
 
 Numerical stability: the parts X1 and X2 of tf32x3 are finite for numbers up to 2^114. Larger or non-finite numbers give
 non-finite parts.
@@ -27,11 +29,8 @@ Shapes: R rows, D latent width, V vocabulary; M, K, N sizes of any product.
 
 from __future__ import annotations
 
-import dataclasses
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -40,14 +39,10 @@ from torch import Tensor
 
 from softmax_bottleneck.store.errors import UserError
 
-NATIVE, ONEDNN = "native", "onednn"
-FP32, TF32, TF32X3, BF16 = "fp32", "tf32", "tf32x3", "bf16"
+FP32, TF32, TF32X3, BF16, TF32_BF16 = PRECISIONS = "fp32", "tf32", "tf32x3", "bf16", "tf32-bf16"
+NEED_TF32 = {TF32, TF32_BF16}  # precisions that use TF32 outside the products over the vocabulary
+ONEDNN_NUMBERS = 2**16  # smallest decoder, V x D, for which oneDNN computes the logits
 TF32_CUT = 2.0**13 + 1  # leaves 24 - 13 bits (Dekker 1971, "A floating-point technique ...", section 5)
-SMALLEST_MEASURED = 5e8  # flops of a product
-REPETITIONS = 7  # the fastest counts; the two backends take turns
-# Speed-up at which another backend replaces the default: clearly more than the noise of two measurements, so that
-# every run on a machine makes the same choice.
-MARGIN = 1.5
 
 
 class Factor(NamedTuple):
@@ -67,38 +62,18 @@ class Factor(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """True if the matrix is neither split nor bfloat16, so that either backend can multiply it directly."""
+        """True if the matrix is neither split nor bfloat16, so that either library can multiply it directly."""
         return self.rest is None and self.main.dtype != torch.bfloat16
 
 
-@dataclass(frozen=True)
-class MatmulBackends:
-    """The backend of each of the three products, and the precision of all three.
-
-    bf16 is about twice as fast as fp32 on hardware that supports it; the relative error of gradients is about 4e-3.
-
-    Attributes:
-        logits, latents, weights: backend of each product, native or onednn; the defaults suit large products on CPUs.
-        precision: fp32, tf32, tf32x3 or bf16, for float32 parameters; float64 is never rounded.
-    """
-
-    logits: str = ONEDNN
-    latents: str = ONEDNN
-    weights: str = NATIVE
-    precision: str = FP32
-
-    def factor(self, matrix: Tensor) -> Factor:
-        """Return a matrix as a factor, which is rounded for bf16 and split into two parts for tf32x3."""
-        if matrix.dtype == torch.float32 and self.precision == BF16:
-            return Factor(matrix.bfloat16())
-        if matrix.dtype == torch.float32 and self.precision == TF32X3:
-            main = rounded_to_tf32(matrix)
-            return Factor(main, rounded_to_tf32(matrix - main))
-        return Factor(matrix)
-
-
-SMALL = MatmulBackends(logits=NATIVE)
-"""At the demonstration's sizes MKL is faster than oneDNN by a tenth in the first product and slower in the second."""
+def factor(matrix: Tensor, precision: str) -> Factor:
+    """Return a matrix as a factor: rounded for bf16, split into two parts for tf32x3; float64 is never rounded."""
+    if matrix.dtype == torch.float32 and precision in {BF16, TF32_BF16}:
+        return Factor(matrix.bfloat16())
+    if matrix.dtype == torch.float32 and precision == TF32X3:
+        main = rounded_to_tf32(matrix)
+        return Factor(main, rounded_to_tf32(matrix - main))
+    return Factor(matrix)
 
 
 def rounded_to_tf32(x: Tensor) -> Tensor:
@@ -119,71 +94,50 @@ def tf32(allowed: bool) -> Iterator[None]:
         products.allow_tf32, lstms.allow_tf32 = before
 
 
-def refuse_without_hardware(precision: str, device: torch.device) -> None:
-    """Raise UserError if the precision is tf32 and the device lacks TF32, which NVIDIA GPUs have since Ampere."""
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise UserError if the precision is unknown, or needs the TF32 of NVIDIA GPUs since Ampere on another device."""
+    if precision not in PRECISIONS:
+        raise UserError(f'schedule.precision: unknown precision (got "{precision}"). Expected {", ".join(PRECISIONS)}')
     has_tf32 = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    if precision == TF32 and not has_tf32:
-        raise UserError(f"schedule.precision: tf32 is arithmetic of NVIDIA GPUs since Ampere, and this device is "
-                        f"{device.type}: set fp32, or tf32x3 or bf16, which every device can do")  # fmt: skip
+    if precision in NEED_TF32 and not has_tf32:
+        raise UserError(f"schedule.precision: {precision} is arithmetic of NVIDIA GPUs since Ampere, and this device "
+                        f"is {device.type}: set fp32, or tf32x3 or bf16, which every device can do")  # fmt: skip
 
 
-def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, backend: str, out: Callable[[], Tensor]) -> Tensor:
+def scores(e_RD: Factor, weight_VD: Factor, bias_V: Tensor, out: Callable[[], Tensor]) -> Tensor:
     """Return the logits E W^T + b [R, V] of the latent vectors E, with the decoder's weight W and bias b.
 
-    ``backend`` is native or onednn. onednn returns a new array; native writes into the array that ``out()`` returns.
-    native also replaces onednn if the factors are bfloat16 or split, or if onednn is not available.
+    oneDNN returns a new array; every other product writes into the array that ``out()`` returns.
     """
     if not weight_VD.is_plain:
         return torch.add(_product(e_RD, weight_VD.t()), bias_V, out=out())
-    if backend == ONEDNN and _usable(e_RD.main):
+    if weight_VD.main.numel() >= ONEDNN_NUMBERS and _onednn_can(e_RD.main):
         return _onednn(e_RD.main, weight_VD.main, bias_V)
     return torch.addmm(bias_V, e_RD.main, weight_VD.main.t(), out=out())
 
 
-def latents(grad_RV: Factor, weight_VD: Factor, backend: str, out_RD: Tensor) -> None:
+def latents(grad_RV: Factor, weight_VD: Factor, out_RD: Tensor) -> None:
     """Write dE = G W, the loss gradient with respect to the latent vectors E, into `out_RD`.
 
-    G (`grad_RV`) is the loss gradient with respect to the logits, and W (`weight_VD`) the decoder's weight. `backend`
-    is native or onednn; native replaces onednn if the factors are bfloat16 or split, or if onednn is not available.
+    G (`grad_RV`) is the loss gradient with respect to the logits, and W (`weight_VD`) the decoder's weight.
     """
     if not grad_RV.is_plain:
         out_RD.copy_(_product(grad_RV, weight_VD))
-    elif backend == ONEDNN and _usable(grad_RV.main):
+    elif _onednn_can(grad_RV.main):
         out_RD.copy_(_onednn(grad_RV.main, weight_VD.main.t(), None))
     else:
         torch.mm(grad_RV.main, weight_VD.main, out=out_RD)
 
 
-class WeightGradient:
-    """The loss gradient with respect to the decoder's weight W, a sum of G^T E over chunks of tokens.
+def add_weights(sum_VD: Tensor, grad_RV: Factor, e_RD: Factor) -> None:
+    """Add G^T E, a chunk's part of the loss gradient with respect to the decoder's weight, to ``sum_VD``.
 
-    The sum is stored transposed for the backend onednn.
-
-    Args:
-        weight_VD: W, which gives shape, dtype and device of the sum.
-        backend: native or onednn; native replaces onednn if the factors are bfloat16 or split, or if onednn is not
-            available.
+    G (`grad_RV`) is the loss gradient with respect to the logits, and E (`e_RD`) are the latent vectors.
     """
-
-    def __init__(self, weight_VD: Tensor, backend: str) -> None:
-        self._transposed = backend == ONEDNN and _usable(weight_VD)
-        self._sum = torch.zeros_like(
-            weight_VD.t() if self._transposed else weight_VD, memory_format=torch.contiguous_format
-        )
-
-    def add(self, grad_RV: Factor, e_RD: Factor) -> None:
-        """Add G^T E of one chunk. G is the loss gradient with respect to the logits, E are the latent vectors."""
-        if not grad_RV.is_plain:
-            part = _product(grad_RV.t(), e_RD)
-            self._sum += part.t() if self._transposed else part
-        elif self._transposed:
-            self._sum += _onednn(e_RD.main.t(), grad_RV.main.t(), None)
-        else:
-            self._sum.addmm_(grad_RV.main.t(), e_RD.main)
-
-    def total(self) -> Tensor:
-        """Return the gradient dW [V, D] as a contiguous tensor."""
-        return self._sum.t().contiguous() if self._transposed else self._sum
+    if grad_RV.is_plain:
+        sum_VD.addmm_(grad_RV.main.t(), e_RD.main)
+    else:
+        sum_VD += _product(grad_RV.t(), e_RD)
 
 
 def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
@@ -204,7 +158,7 @@ def _onednn(x_MK: Tensor, y_NK: Tensor, bias_N: Tensor | None) -> Tensor:
     return product
 
 
-def _usable(like: Tensor) -> bool:
+def _onednn_can(like: Tensor) -> bool:
     return like.device.type == "cpu" and like.dtype == torch.float32 and _has_onednn()
 
 
@@ -216,49 +170,3 @@ def _has_onednn() -> bool:
         return bool(torch.equal(_onednn(x_23, y_43, torch.ones(4)), x_23 @ y_43.t() + 1.0))
     except (AttributeError, RuntimeError, TypeError):
         return False
-
-
-@torch.no_grad()
-def select_matmul_backends(num_rows: int, weight_VD: Tensor, precision: str = FP32) -> MatmulBackends:
-    """Measure which backend is faster in each of the three products, and return the choice with the precision.
-
-    A product keeps its default in `MatmulBackends` unless the other backend is more than 1.5 times as fast (MARGIN).
-    Without any measurement, the choice is `SMALL` (onednn for `latents`, native for `logits` and `weights`) in two
-    cases: the products are small, or onednn is not available (GPUs, float64, other builds of torch). In the second case
-    the products themselves replace onednn by native.
-
-    Args:
-        num_rows: number of rows R of a chunk.
-        weight_VD: the decoder W, which gives shape, dtype and device.
-        precision: fp32, tf32, tf32x3 or bf16.
-
-    Raises:
-        UserError: the device does not support this precision.
-    """
-    refuse_without_hardware(precision, weight_VD.device)
-    num_words, width = weight_VD.shape
-    if not _usable(weight_VD) or 2.0 * num_rows * num_words * width < SMALLEST_MEASURED:
-        return dataclasses.replace(SMALL, precision=precision)
-    e_RD, grad_RV = weight_VD.new_zeros(num_rows, width), weight_VD.new_zeros(num_rows, num_words)
-    bias_V, out_RD, out_RV = weight_VD.new_zeros(num_words), torch.empty_like(e_RD), torch.empty_like(grad_RV)
-    e, grad, weight = Factor(e_RD), Factor(grad_RV), Factor(weight_VD)
-    sums = {backend: WeightGradient(weight_VD, backend) for backend in (NATIVE, ONEDNN)}
-    contenders: dict[str, Callable[[str], object]] = {
-        "logits": lambda backend: scores(e, weight, bias_V, backend, lambda: out_RV),
-        "latents": lambda backend: latents(grad, weight, backend, out_RD),
-        "weights": lambda backend: sums[backend].add(grad, e),
-    }
-    default = dataclasses.asdict(MatmulBackends())
-    fastest = {name: _faster(product, default[name]) for name, product in contenders.items()}
-    return MatmulBackends(**fastest, precision=precision)
-
-
-def _faster(product: Callable[[str], object], default: str) -> str:
-    other = NATIVE if default == ONEDNN else ONEDNN
-    seconds = {default: [1e9], other: [1e9]}
-    for _ in range(REPETITIONS + 1):  # the first call also builds kernels; the minimum ignores it
-        for backend, measured in seconds.items():
-            began = time.perf_counter()
-            product(backend)
-            measured.append(time.perf_counter() - began)
-    return other if min(seconds[default]) > MARGIN * min(seconds[other]) else default

@@ -80,8 +80,8 @@ class Mixtape(ChunkedHead):
 
         The first tensor has the latent vectors; the other two are the inputs of the gates.
         """
-        latent_NKE = torch.tanh(self.latent(h_ND)).view(len(h_ND), self.components, -1)
-        gate_latent_NKG = torch.tanh(self.gate_latent(h_ND)).view(len(h_ND), self.gates, -1)
+        latent_NKE = torch.tanh(self.latent(h_ND)).unflatten(1, (self.components, -1))
+        gate_latent_NKG = torch.tanh(self.gate_latent(h_ND)).unflatten(1, (self.gates, -1))
         return latent_NKE, gate_latent_NKG, self.gate_offset(h_ND)
 
     def chunk_log_probs(self, *of_tokens: Tensor) -> Tensor:

@@ -57,21 +57,11 @@ OPTIONS = {
 class MixtureOfContexts(MixtureHead):
     """The mixture-of-contexts head; the module's docstring has its equation."""
 
-    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return a ``RowNLL`` (nll_N, total): -ln P(target) of each token, [N], and the sum of these losses, in nats.
+    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
+        mixed_NE, weight_VE, bias_V = self._mixed(h, generator), self.decoder.weight, self.decoder.bias
+        return row_nll(mixed_NE, weight_VE, bias_V, target_N, self.pointwise, precision=self.precision)
 
-        ``h`` is [N, D] or [T, B, D], and ``target`` int64 [N] or [T, B]. In train mode ``generator`` samples the
-        dropout of the latent vectors; None means torch's default generator.
-        """
-        mixed_NE = self._mixed(h, generator)
-        weight_VE, bias_V = self.decoder.weight, self.decoder.bias
-        return row_nll(mixed_NE, weight_VE, bias_V, target.reshape(-1), self.pointwise, backends=self.matmul_backends)
-
-    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D].
-
-        In train mode ``generator`` samples the dropout of the latent vectors; None means torch's default generator.
-        """
+    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         scores_NV: Tensor = self.pointwise(self.decoder(self._mixed(h, generator)))
         return scores_NV.log_softmax(1)
 

@@ -71,28 +71,23 @@ class MixtureOfSoftmaxes(MixtureHead):
         self.probability_floor = probability_floor
         self.rows_per_token = self.components
 
-    def losses(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None) -> RowNLL:
-        """Return a ``RowNLL`` (nll_N, total): -ln P(target) of each token, [N], and the sum of these losses, in nats.
-
-        ``h`` is [N, D] or [T, B, D], and ``target`` int64 [N] or [T, B]. In train mode ``generator`` samples the
-        dropout of the latent vectors; None means torch's default generator.
-        """
+    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
         return mixture_nll(
             self.latents(h, generator),
             self.log_prior(h),
             self.decoder.weight,
             self.decoder.bias,
-            target.reshape(-1),
+            target_N,
             self.pointwise,
             probability_floor=self.probability_floor,
-            backends=self.matmul_backends,
+            precision=self.precision,
         )
 
-    def log_probs(self, h: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """Return ln P(.|context), [N, V] nats, for ``h`` [N, D] or [T, B, D].
+    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return ln P(.|context), [N, V] nats.
 
-        ``generator`` samples the latent dropout in train mode. If ``probability_floor`` is positive, the probabilities
-        of a token sum to more than one. Components are added one at a time, so that no array is larger than [N, V].
+        If ``probability_floor`` is positive, the probabilities of a token sum to more than one. Components are added
+        one at a time, so that no array is larger than [N, V].
         """
         latent_NKE, log_prior_NK = self.latents(h, generator), self.log_prior(h)
         log_p_NV = self._component(latent_NKE, log_prior_NK, 0)

@@ -23,10 +23,8 @@ class Pointwise(nn.Module):
     """The base class of functions g from a logit to a score; g is the same for all words and contexts."""
 
     is_identity = False
-    learning_rate: float | None = None
-    """Learning rate of the function's own parameters; None = the one of the network."""
-    arrays = 5
-    """Chunk-sized arrays alive at once in a sweep; the chunk is made shorter accordingly."""
+    learning_rate: float | None = None  # of the function's own parameters; None: that of the network
+    arrays = 5  # chunk-sized arrays that a sweep needs at once; more arrays make the chunks shorter
 
     def forward(self, logits: Tensor) -> Tensor:
         """Return the scores g(logits), of the same shape; every finite logit must give a finite score."""
@@ -84,9 +82,7 @@ class Sweep:
 
     # The length of a row of logits in memory, with padding, is a multiple of this.
     row_multiple = 1
-    """Numbers of which a row of logits in memory is a whole multiple."""
-    has_parameters = False
-    """True when ``grad_logits_`` must be given gradients that already carry the weights of their rows."""
+    has_parameters = False  # True if ``grad_logits_`` needs gradients that include the weights of their rows
 
     def scores_(self, logits_RV: Tensor) -> Tensor:
         """Return g(logits), and keep on the object what ``grad_logits_`` needs; the caller may overwrite the result.
@@ -113,11 +109,11 @@ class Sweep:
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
         """Return -log softmax(g(logits))[target] of every row, [R, 1] nats; the logits are overwritten."""
         scores_RV = self.scores_(logits_RV)
-        largest_R1, score_R1 = scores_RV.amax(1, keepdim=True), scores_RV.gather(1, target_R1)
+        # The difference of two scores is exact where log Z, of the scores' size, would be rounded.
+        below_R1 = scores_RV.amax(1, keepdim=True).sub_(scores_RV.gather(1, target_R1))
         self._probability_RV = torch.softmax(scores_RV, 1, out=scores_RV)
-        # The most probable word has probability >= 1/V, so its log is safe: this gives logZ without another exp pass.
-        log_z_R1 = largest_R1.sub_(self._probability_RV.amax(1, keepdim=True).log_())
-        self._target_R1, self._nll_R1 = target_R1, log_z_R1.sub_(score_R1)
+        # The most probable word has probability >= 1/V, so its log is safe: log(sum exp) without another exp pass.
+        self._target_R1, self._nll_R1 = target_R1, below_R1.sub_(self._probability_RV.amax(1, keepdim=True).log_())
         return self._nll_R1
 
     def grad_(self, weight_R1: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -24,6 +24,7 @@ Shapes: N tokens, K components, R = rows of a chunk (its tokens x K), D latent w
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -34,16 +35,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from softmax_bottleneck.heads import matmul
-from softmax_bottleneck.heads.matmul import Factor, MatmulBackends, WeightGradient
+from softmax_bottleneck.heads.matmul import FP32, Factor, factor
 from softmax_bottleneck.heads.pointwise import Pointwise, Sweep, trainable
 from softmax_bottleneck.heads.scratch import scratch
 
+# Bytes of all chunk-sized arrays together. Small chunks slow the matrix products down, and large ones do not fit the
+# cache. For a single array above 32 MiB, malloc requests new pages from the system in every product.
 CHUNK_BYTES = {"cpu": 63 * 2**20, "cuda": 256 * 2**20}
-"""Size of all chunk-sized arrays together: small ones starve the matrix products, large ones fall out of the cache; and
-above 32 MiB for one of them malloc fetches fresh pages from the system for every product."""
-
-KERNEL_DEVICES = {"cuda"}
-"""Where the element-wise passes are Triton's (``triton_rows.py``)."""
+KERNEL_DEVICES = {"cuda"}  # devices on which Triton kernels do the element-wise passes (``triton_rows.py``)
 
 
 class RowNLL(NamedTuple):
@@ -63,7 +62,7 @@ def row_nll(
     target_N: Tensor,
     pointwise: Pointwise,
     *,
-    backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
+    precision: str = FP32,
 ) -> RowNLL:
     """Return -log softmax(g(h W^T + b))[target] of every row of h, [N] nats, and the sum of these losses.
 
@@ -74,9 +73,9 @@ def row_nll(
         weight_VD, bias_V: matrix W and bias b of the decoder.
         target_N: index of the target word of each row.
         pointwise: function g, applied to each logit.
-        backends: backends and precision of the matrix products.
+        precision: precision of the matrix products (``matmul.py``).
     """
-    return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, backends))
+    return _apply(_Problem(h_ND.unsqueeze(1), weight_VD, bias_V, None, target_N, pointwise, 0.0, precision))
 
 
 def mixture_nll(
@@ -88,7 +87,7 @@ def mixture_nll(
     pointwise: Pointwise,
     *,
     probability_floor: float = 0.0,
-    backends: MatmulBackends = MatmulBackends(),  # noqa: B008 (frozen)
+    precision: str = FP32,
 ) -> RowNLL:
     """Return -log(sum_k prior_k softmax(g(latent_k W^T + b))[target] + floor) of every token, [N] nats, and the sum.
 
@@ -97,10 +96,10 @@ def mixture_nll(
     Args:
         latent_NKD: latent vector of each component.
         log_prior_NK: logarithm of the mixture weight of each component.
-        weight_VD, bias_V, target_N, pointwise, backends: as in ``row_nll``.
+        weight_VD, bias_V, target_N, pointwise, precision: as in ``row_nll``.
         probability_floor: number added to the probability of the target word.
     """
-    problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, backends)
+    problem = _Problem(latent_NKD, weight_VD, bias_V, log_prior_NK, target_N, pointwise, probability_floor, precision)
     return _apply(problem)
 
 
@@ -118,7 +117,7 @@ class _Problem:
     target_N: Tensor
     pointwise: Pointwise
     probability_floor: float
-    backends: MatmulBackends
+    precision: str
 
     def tensors(self) -> tuple[Tensor | None, ...]:
         """Return the latent vectors, log priors (or None), b, W and the trainable parameters of g."""
@@ -138,6 +137,12 @@ class _Problem:
             return self.pointwise.sweep(with_gradients=with_gradients)
         sweep: Sweep = kernels.RowSweep(function, with_gradients=with_gradients)
         return sweep
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context manager that switches torch's autocast off for a device, where it is on."""
+    on = torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if on else nullcontext()
 
 
 @cache
@@ -173,9 +178,9 @@ class _Gradients:
 
     latent_NKD: Tensor
     log_prior_NK: Tensor | None
-    weight: WeightGradient
     bias_V: Tensor
-    at_end: tuple[Tensor, ...] = ()  # gradients of W and g's parameters, known after the last chunk
+    weight_VD: Tensor
+    parameters: tuple[Tensor, ...] = ()  # gradients of g's parameters, known after the last chunk
 
     @classmethod
     def zeros(cls, problem: _Problem) -> _Gradients:
@@ -188,13 +193,13 @@ class _Gradients:
         return cls(
             torch.empty(problem.latent_NKD.shape, dtype=problem.latent_NKD.dtype, device=problem.latent_NKD.device),
             None if prior_NK is None else torch.empty_like(prior_NK),
-            WeightGradient(problem.weight_VD, problem.backends.weights),
             torch.zeros_like(problem.bias_V),
+            torch.zeros_like(problem.weight_VD),
         )
 
     def as_tuple(self) -> tuple[Tensor | None, ...]:
         """Return the gradients of the latent vectors, log priors (or None), b, W and g's parameters, in this order."""
-        return (self.latent_NKD, self.log_prior_NK, self.bias_V, *self.at_end)
+        return (self.latent_NKD, self.log_prior_NK, self.bias_V, self.weight_VD, *self.parameters)
 
     def scale_(self, factor: Tensor) -> None:
         """Multiply all gradients by a scalar tensor, in place."""
@@ -233,14 +238,15 @@ class _RowNLLFunction(torch.autograd.Function):
     def backward(ctx: Any, grad_nll_N: Tensor | None, grad_total: Tensor | None) -> tuple[Tensor | None, ...]:
         _ = ctx.saved_tensors  # raises if an input was changed in place since forward
         gradients, ctx.unit_gradients = ctx.unit_gradients, None
-        factor = _uniform(grad_nll_N, grad_total)
-        if gradients is not None and factor is not None:
-            gradients.scale_(factor)
+        upstream = _uniform(grad_nll_N, grad_total)
+        if gradients is not None and upstream is not None:
+            gradients.scale_(upstream)
         else:  # different weights, or a second backward (the first one has used up the gradients)
             weight_N = torch.zeros_like(ctx.problem.latent_NKD[:, 0, 0])
             for grad in (grad_nll_N, grad_total):
                 weight_N += 0.0 if grad is None else grad
-            _, gradients = _sweep(ctx.problem, weight_N, with_gradients=True)
+            with without_autocast(weight_N.device):
+                _, gradients = _sweep(ctx.problem, weight_N, with_gradients=True)
         assert gradients is not None
         return None, *gradients.as_tuple()
 
@@ -254,7 +260,7 @@ def _uniform(grad_nll_N: Tensor | None, grad_total: Tensor | None) -> Tensor | N
     """
     if grad_nll_N is None:
         return grad_total
-    first = grad_nll_N[0]
+    first = grad_nll_N[:1].sum()  # 0 without any token
     if not torch.equal(grad_nll_N, first.expand_as(grad_nll_N)):
         return None
     return first if grad_total is None else first + grad_total
@@ -270,28 +276,26 @@ def _sweep(problem: _Problem, weight_N: Tensor | None, *, with_gradients: bool) 
     nll_N = problem.latent_NKD.new_empty(num_tokens)
     gradients = _Gradients.zeros(problem) if with_gradients else None
     sweep = problem.sweep(with_gradients=with_gradients)
-    backends = problem.backends if with_gradients else MatmulBackends(problem.backends.logits)
-    weight = backends.factor(problem.weight_VD)
+    precision = problem.precision if with_gradients else FP32
+    weight = factor(problem.weight_VD, precision)
     step = chunk_tokens(num_tokens, num_components, problem.weight_VD, problem.pointwise)
     for start in range(0, num_tokens, step):
         tokens = slice(start, min(start + step, num_tokens))
-        chunk = _Chunk(problem, backends, weight, sweep, tokens)
+        chunk = _Chunk(problem, precision, weight, sweep, tokens)
         responsibility_R1 = chunk.losses(nll_N[tokens])
         if gradients is not None:
             weight_n = None if weight_N is None else weight_N[tokens]
             chunk.add_gradients(gradients, responsibility_R1, weight_n)
     if gradients is not None:
-        gradients.at_end = (gradients.weight.total(), *sweep.parameter_grads())
+        gradients.parameters = sweep.parameter_grads()
     return nll_N, gradients
 
 
 class _Chunk:
     """The rows of logits of one chunk of tokens; call ``losses`` first, then ``add_gradients``."""
 
-    def __init__(
-        self, problem: _Problem, backends: MatmulBackends, weight: Factor, sweep: Sweep, tokens: slice
-    ) -> None:
-        self._problem, self._backends, self._weight = problem, backends, weight
+    def __init__(self, problem: _Problem, precision: str, weight: Factor, sweep: Sweep, tokens: slice) -> None:
+        self._problem, self._precision, self._weight = problem, precision, weight
         self._sweep, self._tokens = sweep, tokens
         latent_nKD = problem.latent_NKD[tokens]
         self._num_components = latent_nKD.shape[1]
@@ -307,10 +311,9 @@ class _Chunk:
         num_words, multiple = len(problem.weight_VD), self._sweep.row_multiple
         shape = (len(latent_RD), -(-num_words // multiple) * multiple)
         logits_RV = matmul.scores(
-            self._backends.factor(latent_RD),
+            factor(latent_RD, self._precision),
             self._weight,
             problem.bias_V,
-            self._backends.logits,
             lambda: scratch("logits", shape, latent_RD)[:, :num_words],
         )
         nll_R1 = self._sweep.nll_(logits_RV, self._per_row(problem.target_N[self._tokens]))
@@ -343,14 +346,14 @@ class _Chunk:
         if gradients.log_prior_NK is not None and weight_R1 is not None:
             torch.neg(weight_R1.view(-1, self._num_components), out=gradients.log_prior_NK[self._tokens])
         grad_RV, weight_R1 = self._sweep.grad_(weight_R1)
-        grad = self._backends.factor(grad_RV)
+        grad = factor(grad_RV, self._precision)
         grad_latent_RD = gradients.latent_NKD[self._tokens].view(self._latent_RD.shape)
-        matmul.latents(grad, self._weight, self._backends.latents, grad_latent_RD)
+        matmul.latents(grad, self._weight, grad_latent_RD)
         latent_RD, ones_R = self._latent_RD, grad_RV.new_ones(len(grad_RV))
         if weight_R1 is not None:  # applied to the narrow factors: cheaper than another pass over [R, V]
             grad_latent_RD.mul_(weight_R1)
             latent_RD, ones_R = latent_RD * weight_R1, weight_R1.squeeze(1)
-        gradients.weight.add(grad, self._backends.factor(latent_RD))
+        matmul.add_weights(gradients.weight_VD, grad, factor(latent_RD, self._precision))
         gradients.bias_V.addmv_(grad_RV.t(), ones_R)
 
     def _per_row(self, of_token_n: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Two GPU kernels for the rows of logits of the fused loss; they replace a `Sweep`'s element-wise operations.
 
 A row holds the logits l_v of all words v, to which the pointwise function g is applied. `_losses` reads a row once and
-computes log Z = log sum_v exp(g(l_v)) and the loss. `_gradients` reads the row again and overwrites it with
-w (exp(g(l_v) - log Z) - [v = y]) g'(l_v), where w is the row's weight and y the target word. Each program instance of
-a kernel handles one row, so that the sums over a row always have the same order and the same result.
+computes the loss and log Z = log sum_v exp(g(l_v)) = m + log S, where m is the largest score. `_gradients` reads the
+row again and overwrites it with w (exp(g(l_v) - m - log S) - [v = y]) g'(l_v), where w is the row's weight and y the
+target word. Each program instance of a kernel handles one row, so that the sums over a row always have the same order
+and the same result.
 
 If g is a trained piecewise linear function, the gradients of its parameters follow from two histograms. These hold two
 sums over the logits in each cell, an interval on which g is linear (see `RowFunction.from_histograms`). All program
@@ -12,7 +13,8 @@ instances add to the same histograms, in any order. The order does not matter, b
 The optional package triton is required; it comes with torch's GPU builds. If TRITON_INTERPRET=1 is set when this module
 is loaded, the kernels run on a CPU, slowly (`make triton-test`).
 
-Numerical stability: the largest score is subtracted; ln(1 + exp(-|x|)) replaces ln(1 + exp(x)). With the target's
+Numerical stability: the largest score is subtracted before anything is added; ln(1 + exp(-|x|)) replaces
+ln(1 + exp(x)). With the target's
 probability p, p - 1 is computed as expm1(-loss), which is accurate even if p is near one.
 
 Shapes: R rows, V words, K cells of a piecewise linear function.
@@ -42,7 +44,8 @@ class RowSweep(Sweep):
     def __init__(self, function: RowFunction, *, with_gradients: bool) -> None:
         self._function = function
         self._counts = with_gradients and function.from_histograms is not None
-        self._sums_2K: Tensor | None = None
+        table_K2 = function.table_K2 if self._counts else None
+        self._sums_2K = None if table_K2 is None else torch.zeros_like(table_K2.t(), dtype=torch.float64)
 
     def nll_(self, logits_RV: Tensor, target_R1: Tensor) -> Tensor:
         """Return -log softmax(g(logits))[target] of every row, [R, 1] nats.
@@ -50,7 +53,8 @@ class RowSweep(Sweep):
         The logits are not copied, and must stay unchanged until ``grad_`` has used them.
         """
         self._logits_RV, self._target_R1 = logits_RV, target_R1.contiguous()
-        self._log_z_R1, self._nll_R1, self._reach_R1 = logits_RV.new_empty(3, len(logits_RV), 1)
+        self._log_z_2R, self._nll_R1 = logits_RV.new_empty(2, len(logits_RV)), logits_RV.new_empty(len(logits_RV), 1)
+        self._reach_R1 = torch.empty_like(self._nll_R1)
         self._launch(_losses, self._nll_R1, self._reach_R1)
         return self._nll_R1
 
@@ -80,8 +84,8 @@ class RowSweep(Sweep):
         scale_2 = 2.0**HISTOGRAM_BITS / torch.stack((largest, largest * self._reach_R1.amax().clamp_min(1.0)))
         counts_2K = torch.zeros(self._table_K2.t().shape, dtype=torch.int64, device=weight_R1.device)
         self._launch(_gradients, at_target_R1, weight_R1, scale_2, counts_2K)
-        sums_2K = counts_2K.double() / scale_2.double().unsqueeze(1)
-        self._sums_2K = sums_2K if self._sums_2K is None else self._sums_2K + sums_2K
+        if self._sums_2K is not None:
+            self._sums_2K += counts_2K.double() / scale_2.double().unsqueeze(1)
 
     def parameter_grads(self) -> tuple[Tensor, ...]:
         """Return the gradients of g's parameters, summed over all chunks; empty if g has no trained parameters."""
@@ -97,7 +101,7 @@ class RowSweep(Sweep):
     def _launch(self, kernel: Any, *tensors: Tensor) -> None:
         table_K2, (num_rows, num_words) = self._table_K2, self._logits_RV.shape
         constants = (*self._function.constants, 0.0, 0.0, 0.0)[:3]
-        kernel[(num_rows,)](self._logits_RV, self._target_R1, self._log_z_R1, *tensors, num_words,
+        kernel[(num_rows,)](self._logits_RV, self._target_R1, self._log_z_2R, *tensors, num_words,
                             self._logits_RV.stride(0), table_K2, len(table_K2), *constants, KIND=self._function.kind,
                             COUNTS=self._counts, BLOCK=min(LONGEST_BLOCK, triton.next_power_of_2(num_words)),
                             num_warps=8)  # fmt: skip
@@ -121,9 +125,9 @@ def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
     score = logit
     slope = place + 1.0
     if KIND == "gss":  # a = c, b = k
-        x = logit - a
-        score = b * x - (b - 1.0) * (tl.maximum(x, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(x))))
-        slope = b - (b - 1.0) / (1.0 + tl.exp(-x))
+        below = a - logit
+        score = logit - (b - 1.0) * (tl.maximum(below, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(below))))
+        slope = 1.0 + (b - 1.0) / (1.0 + tl.exp(-below))
     if KIND == "sigmoid":
         score = tl.minimum(logit, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(logit)))
         slope = 1.0 / (1.0 + tl.exp(logit))
@@ -143,7 +147,7 @@ def _apply(logit, table, num_cells, a, b, c, KIND: tl.constexpr):
 @triton.jit
 def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cells, a, b, c,
             KIND: tl.constexpr, COUNTS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Write log Z and the loss of one row of logits into `log_z` and `nll`.
+    """Write the two terms of log Z of one row of logits into `log_z` [2, R], and the loss into `nll`.
 
     If histograms are needed (COUNTS), also write the row's `reach`: the largest distance of a logit from the left end
     of its cell, in cell widths. It can exceed 1, because a logit left or right of all cells is assigned to the first or
@@ -170,7 +174,8 @@ def _losses(logits, target, log_z, nll, reach, num_words, stride, table, num_cel
             farthest = tl.maximum(farthest, tl.max(tl.where(inside, tl.abs(place), 0.0), 0))
     true = tl.load(logits + row * stride + tl.load(target + row) + tl.arange(0, 1))
     score, _, _, _ = _apply(true, table, num_cells, a, b, c, KIND)
-    tl.store(log_z + row, largest + tl.log(total))
+    tl.store(log_z + row, largest)
+    tl.store(log_z + tl.num_programs(0) + row, tl.log(total))
     tl.store(nll + row, largest - tl.sum(score, 0) + tl.log(total))
     tl.store(reach + row, farthest)
 
@@ -188,14 +193,14 @@ def _gradients(logits, target, log_z, at_target, weight, scale, counts, num_word
     The other arguments are those of `_losses`.
     """
     row = tl.program_id(0).to(tl.int64)
-    normaliser = tl.load(log_z + row)
+    largest, log_sum = tl.load(log_z + row), tl.load(log_z + tl.num_programs(0) + row)
     true, true_gradient, row_weight = tl.load(target + row), tl.load(at_target + row), tl.load(weight + row)
     for start in range(0, num_words, BLOCK):
         word = start + tl.arange(0, BLOCK)
         inside = word < num_words
         logit = tl.load(logits + row * stride + word, mask=inside, other=0.0)
         score, slope, cell, place = _apply(logit, table, num_cells, a, b, c, KIND)
-        gradient = row_weight * tl.where(word == true, true_gradient, tl.exp(score - normaliser))
+        gradient = row_weight * tl.where(word == true, true_gradient, tl.exp(score - largest - log_sum))
         tl.store(logits + row * stride + word, gradient * slope, mask=inside)
         if COUNTS:
             fixed = gradient * tl.load(scale)

@@ -3,9 +3,9 @@
 A step is repeated if its fingerprint has changed. The fingerprint covers the step's own module and every module of the
 package that the step's module imports, directly or not, also inside functions. NEUTRAL lists subpackages and modules
 that cannot change a number, such as `store`; fingerprints leave them out. COUNTED lists the exceptions inside these
-subpackages, such as `store.seeds`. Comments, docstrings, imports under `if TYPE_CHECKING` and the version of Python do
-not change a fingerprint. A string below an assignment does, because it is not a docstring. `fingerprint.py` imports
-only the standard library, because Snakemake runs it while parsing the workflow.
+subpackages, such as `store.seeds`. Comments, statements that are only a string (docstrings, for example), imports under
+`if TYPE_CHECKING` and the version of Python do not change a fingerprint. `fingerprint.py` imports only the standard
+library, because Snakemake runs it while parsing the workflow.
 """
 
 import ast
@@ -122,19 +122,20 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 def _summary(source: str) -> tuple[str, frozenset[str]]:
     """Return the hash of a module's syntax tree, and the names that the module imports from the package.
 
-    `source` is the text of the module. Comments, docstrings and imports under `if TYPE_CHECKING` do not count. Names
-    are relative to the package. A name can be a module (`heads.gss`), or a module with an object in it
-    (`heads.base.Head`).
+    `source` is the text of the module. Comments, statements that are only a string, and imports under `if
+    TYPE_CHECKING` do not count. Names are relative to the package. A name can be a module (`heads.gss`), or a module
+    with an object in it (`heads.base.Head`).
     """
     tree = ast.parse(source)
     tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
     names: set[str] = set()
     for node in (tree, *_statements(tree)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
-            if not getattr(node, "type_params", True):  # a field that Python 3.11 lacks
-                del node.type_params  # type: ignore[union-attr]
-        elif isinstance(node, ast.Import):
+        for block in ("body", "orelse", "finalbody"):
+            if statements := getattr(node, block, []):
+                setattr(node, block, [statement for statement in statements if not _is_text(statement)])
+        if not getattr(node, "type_params", True):  # a field that Python 3.11 lacks
+            del node.type_params  # type: ignore[attr-defined]
+        if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
@@ -142,6 +143,10 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
     dump = ast.dump(tree, **({"show_empty": True} if sys.version_info >= (3, 13) else {}))  # as Python 3.11 writes it
     inside = frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))
     return hashlib.sha256(dump.encode()).hexdigest(), inside
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:

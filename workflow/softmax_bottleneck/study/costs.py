@@ -53,6 +53,7 @@ _GPU = Rates(
     vocabulary=45e12, network=45e12, lstm=19e12, update_s=3e-3, step_s=1.8e-5, segment_s=1e-3, float64=40e12,
     eigenvalues=0.5e12, weights=2e12, cells=4e10,
 )  # fmt: skip
+# Rates by device and precision; a CPU has no TF32.
 RATES = {
     ("cpu", "fp32"): _CORE,
     ("cpu", "tf32x3"): replace(_CORE, vocabulary=20e9),
@@ -61,8 +62,8 @@ RATES = {
     ("gpu", "tf32x3"): replace(_GPU, vocabulary=80e12),
     ("gpu", "tf32"): replace(_GPU, vocabulary=240e12, network=240e12, lstm=240e12, step_s=2.5e-5),
     ("gpu", "bf16"): replace(_GPU, vocabulary=400e12),
+    ("gpu", "tf32-bf16"): replace(_GPU, vocabulary=400e12, network=240e12, lstm=240e12, step_s=2.5e-5),
 }
-"""Rates by device and precision; a CPU has no tf32."""
 BASIS = "GPU hours rest on measurements on one H200 and a model (docs/gpu.md); CPU hours on measurements of one core."
 BACKWARD = 3  # forward + backward is about three forward passes
 MEAN_CHUNK = 0.975  # mean chunk length / bptt, if lengths are random
@@ -147,7 +148,7 @@ def _rows_of(model: Run | Fit) -> int:
 
 
 def rates_of(kind: str, precision: str) -> Rates:
-    """Return the rates of a device (`kind` is `cpu` or `gpu`) at a precision: `fp32`, `tf32`, `tf32x3` or `bf16`.
+    """Return the rates of a device (`kind` is `cpu` or `gpu`) at a precision (a value of `schedule.precision`).
 
     A precision that the device lacks counts as fp32.
     """

@@ -155,7 +155,8 @@ class Schedule:
             as epochs, no text is read twice.
         precision: precision of the matrix products in training: `fp32`, or `tf32` for all products on a GPU. The values
             `tf32x3` and `bf16` concern only the products over the vocabulary. `tf32x3` computes each as three TF32
-            products, with errors close to fp32. `bf16` rounds the factors to bfloat16.
+            products, with errors close to fp32. `bf16` rounds the factors to bfloat16. `tf32-bf16` is `bf16` for these
+            products and `tf32` for all others.
     """
 
     optimizer: Literal["sgd", "et-asgd", "nt-asgd", "asgd", "plateau-sgd"]
@@ -177,7 +178,7 @@ class Schedule:
     tested_weights: Literal["best", "last"] = "best"
     loss_divisor: Literal["length", "targets"] = "length"
     pieces: schema.Count = 1
-    precision: Literal["fp32", "tf32", "tf32x3", "bf16"] = "fp32"
+    precision: Literal["fp32", "tf32", "tf32x3", "bf16", "tf32-bf16"] = "fp32"
 
 
 @schema.section

@@ -24,7 +24,6 @@ Update = Callable[[Tensor], Results]
 # A function that captures a call without executing it. It returns a function that replays the call, and the tensors
 # into which every replay writes the results.
 Capture = Callable[[Callable[[], Results]], tuple[Callable[[], object], Results]]
-"""Records a call without making it: what makes it, and the places of its results."""
 
 
 @dataclass(frozen=True)

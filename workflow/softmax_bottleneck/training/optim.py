@@ -30,7 +30,6 @@ class SGD:
     averaged = False
     # True if the prepared update does the same operations as all later updates and can therefore be replayed.
     is_steady = True
-    """Whether the update that is prepared is like those after it."""
 
     def __init__(self, groups: Sequence[dict[str, Any]], weight_decay: float) -> None:
         """Store parameter groups of the form {"params": [tensors], "lr": rate}, and the weight decay for all groups."""

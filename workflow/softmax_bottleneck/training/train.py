@@ -222,8 +222,8 @@ class Training(Work):
                 and the median `seconds_per_epoch`, both in seconds). Values that do not exist are None. Only `timing`
                 depends on interruptions.
             parents: {name: hash} of the corpus, the other inputs and the epoch log.
-            extras: for the provenance: `deterministic` (true or false), `matmul_backends` (the backends of matrix
-                products), and `graphs` (true or false, or the reason why CUDA graphs could not be used).
+            extras: for the provenance: `deterministic` (true or false) and `graphs` (true or false, or the reason why
+                CUDA graphs could not be used).
         """
         trainer, run, best = self.trainer, self.trainer.run, self.trainer.best
         parents = {"corpus": run.data_identity, **self.parents}
@@ -247,10 +247,8 @@ class Training(Work):
                 "seconds_per_epoch": statistics.median(row["wall_s"] for row in trainer.rows) if trainer.rows else None,
             },
         }
-        backends = vars(trainer.model.head.matmul_backends)
         graphs = trainer.graphs_refused or trainer.replayed is not None
-        extras = {"deterministic": run.deterministic, "matmul_backends": backends, "graphs": graphs}
-        return facts, parents, extras
+        return facts, parents, {"deterministic": run.deterministic, "graphs": graphs}
 
 
 def _stored(weights: dict[str, torch.Tensor]) -> bytes:

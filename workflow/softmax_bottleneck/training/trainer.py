@@ -25,7 +25,7 @@ from torch import Tensor
 
 from softmax_bottleneck.bodies.base import BodyOutput, State
 from softmax_bottleneck.corpora.corpus import Corpus, batchify
-from softmax_bottleneck.heads.matmul import TF32, MatmulBackends, tf32
+from softmax_bottleneck.heads.matmul import NEED_TF32, tf32
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run, Schedule
@@ -39,8 +39,7 @@ SHORTEST_CHUNK = 5
 BLOCK = 200  # updates per block of the published train perplexity
 DIVERGED_PPL = 10  # perplexity limit, as a multiple of the vocabulary size
 LARGEST_EXPONENT = 700.0
-RECORDING_DEVICES = {"cuda"}
-"""Where updates are recorded and replayed (`graphs.py`)."""
+RECORDING_DEVICES = {"cuda"}  # devices on which updates are captured and replayed (`graphs.py`)
 
 
 class DivergedError(Exception):
@@ -266,7 +265,7 @@ class Trainer:
         self.valid_LB = _stream(corpus.valid, run.schedule.eval_batch_size, device)
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
-        self.model.head.select_matmul_backends(run.schedule.batch_size * run.schedule.bptt, run.schedule.precision)
+        self.model.head.set_precision(run.schedule.precision)
         self.data_seed = run.seed  # decides chunk lengths and dropout masks
         self.graphs_refused = ""  # why the capture of an update failed; empty if none failed
         self.optimise_by(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
@@ -325,7 +324,7 @@ class Trainer:
         self.optimiser.prepare(self.rate * chunk.drawn / self.schedule.bptt)
         rows_LB = self.train_LB[chunk.start : chunk.start + chunk.length + 1]
         update = self.replayed if self.replayed and self.optimiser.is_steady else self._update
-        with tf32(self.schedule.precision == TF32):
+        with tf32(self.schedule.precision in NEED_TF32):
             nll, norm = update(rows_LB)
         self.place = Place(self.place.epoch, self.place.chunk + 1, self.place.updates + 1)
         self.tally.add(nll, norm)
@@ -429,7 +428,6 @@ class Trainer:
         return {
             "place": dataclasses.asdict(self.place),
             "weights": models.weights(self.model),
-            "matmul_backends": dataclasses.asdict(self.model.head.matmul_backends),  # they decide the last bits
             "optimiser": self.optimiser.state(),
             "hidden": self.hidden,
             "tally": vars(self.tally),
@@ -442,7 +440,6 @@ class Trainer:
         """Restore what the method `state` returned; the tensors of the argument must be on the trainer's device."""
         self.place = Place(**state["place"])
         models.load_weights(self.model, state["weights"])
-        self.model.head.matmul_backends = MatmulBackends(**state["matmul_backends"])
         self.optimise_by(optim.ASGD if state["optimiser"]["averaged"] else optim.SGD)
         self.optimiser.load(state["optimiser"])
         self._carry(state["hidden"])
