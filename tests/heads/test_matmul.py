@@ -2,6 +2,7 @@
 
 import copy
 import math
+import typing
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.heads import matmul
 from softmax_bottleneck.heads.matmul import Factor
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import Schedule, costs
 
 ROWS, WIDTH, WORDS = 9, 5, 13
 
@@ -128,10 +130,11 @@ def test_precisions_without_hardware_are_rejected(precision: str) -> None:
         heads.build("mixtape", vocabulary_size=9, context_size=4, embedding_size=4).set_precision("tf32-bf16")
 
 
-def test_tf32_bf16_rounds_like_bf16_and_trains_the_body_in_tf32() -> None:
+def test_every_precision_has_a_name_in_studies_and_a_rate_on_a_gpu() -> None:
+    assert typing.get_args(typing.get_type_hints(Schedule)["precision"]) == matmul.PRECISIONS
+    assert {precision for device, precision in costs.RATES if device == "gpu"} == set(matmul.PRECISIONS)
     x = torch.randn(5, 7)
     assert torch.equal(matmul.factor(x, "tf32-bf16").main, x.bfloat16())
-    assert {"tf32", "tf32-bf16"} == matmul.NEED_TF32
 
 
 def test_a_backward_pass_inside_autocast_is_not_rounded() -> None:

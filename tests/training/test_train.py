@@ -239,6 +239,22 @@ def test_every_kind_of_run_resumes_to_the_bit(tmp_path, monkeypatch, run):
     assert again["provenance"]["interruptions"] == 2
 
 
+@pytest.mark.parametrize(
+    ("precision", "allowed"), [("fp32", False), ("bf16", False), ("tf32", True), ("tf32-bf16", True)]
+)
+def test_tf32_is_allowed_in_updates_of_two_precisions(precision, allowed, monkeypatch):
+    monkeypatch.setattr("softmax_bottleneck.heads.base.check_precision", lambda *_: None)  # a CPU has no TF32
+    training = trainer.Trainer(make_run(precision=precision), CORPUS, torch.device("cpu"))
+    seen = []
+    update = training._update
+    monkeypatch.setattr(
+        training, "_update", lambda rows: (seen.append(torch.backends.cudnn.allow_tf32), update(rows))[1]
+    )
+    before = torch.backends.cuda.matmul.allow_tf32
+    training.update()
+    assert (seen, torch.backends.cuda.matmul.allow_tf32) == ([allowed], before)
+
+
 @pytest.mark.fault("E9")
 def test_damaged_weights_of_a_finished_run_are_reported(tmp_path):
     train.train_run(make_run(), CORPUS, tmp_path)
