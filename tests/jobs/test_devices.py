@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from softmax_bottleneck.jobs import devices
+from softmax_bottleneck.jobs import devices, interrupt, processes, workflow
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.store.errors import UserError
 
@@ -156,6 +156,26 @@ def leased_next() -> str:
         devices.lease_gpu()
         os.close(held[0])
         return os.environ[devices.VISIBLE_VARIABLE]
+
+
+SAVES = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+pathlib.Path(sys.argv[-1]).touch()
+time.sleep(30)
+"""
+
+
+@pytest.mark.fault("A22")
+def test_all_runs_of_a_job_stop_when_its_workflow_ends(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupt, "LOOK_EVERY_S", 0.01)
+    ends = f"while [ ! -e {machine}/a ] || [ ! -e {machine}/b ]; do sleep 0.05; done"
+    with subprocess.Popen(["sh", "-c", ends]) as parent:
+        where = f"{parent.pid} {processes.Process.of(parent.pid).started} {processes.pid_namespace_id()}"
+        monkeypatch.setenv(workflow.PROCESS_VARIABLE, where)
+        with interrupt.stopped_with_workflow(print), pytest.raises(StoppedError, match="2 of 2 seeds") as stopped:
+            devices.train_together([sys.executable, "-c", SAVES], ["a", "b"])
+    assert stopped.value.exit_code == 75
 
 
 SHOWS = [sys.executable, "-c", "import os, sys; open(sys.argv[-1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])"]

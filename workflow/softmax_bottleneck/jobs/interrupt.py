@@ -28,6 +28,7 @@ from softmax_bottleneck.study.schema import seconds
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 TRY_AGAIN = errors.BusyError.exit_code
 LOOK_EVERY_S = 1.0  # between checks of the workflow
+SETTLE_S = 10.0  # for the work to save its state, before it is told again
 MAX_WALL_VARIABLE = "SOFTMAX_BOTTLENECK_MAX_WALL"
 MARGIN_S = 180.0  # default: for the step in progress, a validation and a save ...
 MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that short jobs make progress
@@ -167,7 +168,7 @@ def stopped_with_workflow(report: progress.Say) -> Iterator[None]:
         report("the workflow that started this step has ended: the step saves its state and stops")
         while callable(signal.getsignal(signal.SIGUSR1)):
             os.kill(os.getpid(), signal.SIGUSR1)
-            if done.wait(LOOK_EVERY_S):
+            if done.wait(SETTLE_S):
                 return
         os._exit(TRY_AGAIN)
 
