@@ -51,11 +51,6 @@ onstart:  # only one workflow may run; a second one ends with exit code 75 (busy
 settings.export(STUDY_FILE, OVERRIDES, WORKFLOW)
 export_workflow()
 RESULTS = STORE.study_folder(STUDY.name).as_posix()
-RUNS = {run.path: run for run in STUDY.needed}
-JOBS = plan.jobs(STUDY)  # training jobs by name: a run each, or several seeds of one model
-JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
-MODELS = RUNS | {run.path: run for run in STUDY.finetuned}
-EVALUATIONS = {one.path: one for one in STUDY.evaluations}
 UNITS = {unit.path: unit for unit in STUDY.units}
 GPUS = 0 if STUDY.device == "cpu" else 1  # requested by a job
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
@@ -63,9 +58,26 @@ TRAINED = rf"{NAME}/{NAME}/[0-9]+-[0-9a-f]{{12}}"
 FINETUNED = rf"{TRAINED}/finetune-[0-9a-f]{{12}}"
 
 
+def plan_runs(study):
+    """Set the names below, which say what the study plans now: every choice of a search plans further runs."""
+    global STUDY, RUNS, JOBS, JOB_OF, MODELS, EVALUATIONS
+    STUDY = study
+    RUNS = {run.path: run for run in STUDY.needed}
+    JOBS = plan.jobs(STUDY)  # training jobs by name: a run each, or several seeds of one model
+    JOB_OF = {run.path: job for job, runs in JOBS.items() for run in runs}
+    searched = {run.path for run in STUDY.searched}  # trained, but not measured
+    trained = {path: run for path, run in RUNS.items() if path not in searched}
+    MODELS = trained | {run.path: run for run in STUDY.finetuned}
+    EVALUATIONS = {one.path: one for one in STUDY.evaluations}
+
+
+plan_runs(STUDY)
+
+
 wildcard_constraints:
     dataset=NAME,
     model=NAME,
+    choice=rf"{NAME}/{NAME}-[0-9a-f]{{12}}",
     job=rf"{NAME}/{NAME}/[0-9]+([+][0-9]+)*-[0-9a-f]{{12}}",
     run=rf"{TRAINED}|{FINETUNED}",
     evaluation=rf"(?:{TRAINED}|{FINETUNED})/dynamic-[0-9a-f]{{12}}",

@@ -3,12 +3,17 @@
 
 def product():
     """Return the targets: the report and the files of all runs. An existing report alone would hide missing runs."""
-    return [f"{RESULTS}/report/index.html", *every_run()]
+    return [f"{RESULTS}/report/index.html", every_run]
 
 
-def every_run():
-    """Return the declared files of all runs."""
+def every_run(_wildcards):
+    """Return the declared files of all runs planned by now, and of all choices, also those that are not made yet.
+
+    Snakemake calls this function again after every choice, because `choose` is a checkpoint.
+    """
+    plan_runs(STUDY.updated())
     return [
+        *(STUDY.choice_file(path).as_posix() for path in STUDY.rounds),
         *dict.fromkeys(done_file(run) for run in RUNS),
         *(run_file("done.json", run.path) for run in STUDY.finetuned),
         *(run_file("measured.json", run) for run in MODELS),

@@ -22,7 +22,7 @@ rule synthetic:
 
 rule collect:
     input:
-        every_run(),
+        every_run,
         [f"{RESULTS}/synthetic.json"] if any(e.is_synthetic for e in STUDY.experiments) else [],
     output:
         study_files(records.FILES),
@@ -34,7 +34,7 @@ rule collect:
     conda:
         "../../envs/environment.yaml"
     params:
-        study=STUDY.digest,
+        study=lambda wildcards: STUDY.digest,
         code=step_code("collect"),
     shell:
         "python -m softmax_bottleneck collect --log {log:q}"
@@ -72,7 +72,7 @@ rule render:
     conda:
         "../../envs/environment.yaml"
     params:
-        study=STUDY.digest,
+        study=lambda wildcards: STUDY.digest,
         code=step_code("render"),
     shell:
         "python -m softmax_bottleneck render --log {log:q}"

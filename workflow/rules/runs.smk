@@ -13,7 +13,7 @@ rule check:
     conda:
         "../../envs/environment.yaml"
     params:
-        study=STUDY.digest,
+        study=STUDY.before_choices.digest,
         code=step_code("check"),
     shell:
         "python -m softmax_bottleneck check --log {log:q}"
@@ -35,6 +35,23 @@ rule train:
         gpu=GPUS,
     shell:
         "python -m softmax_bottleneck train --diverged-ok --measure --run {wildcards.job:q} --log {log:q}"
+
+
+# Ends a round of a search. Its file names the settings to train, or further ones to try (`study.tuning`).
+checkpoint choose:
+    input:
+        lambda wildcards: [done_file(run.path) for run in STUDY.round(wildcards.choice).runs],
+    output:
+        f"{RESULTS}/choices/{{choice}}.json",
+    log:
+        f"results/logs/choose/{STUDY.name}/{{choice}}.log",
+    localrule: True
+    conda:
+        "../../envs/environment.yaml"
+    params:
+        code=step_code("choose"),
+    shell:
+        "python -m softmax_bottleneck choose --choice {wildcards.choice:q} --log {log:q}"
 
 
 rule finetune:

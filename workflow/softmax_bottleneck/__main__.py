@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
                 with args.log.open("a", encoding="utf-8") as file:
                     file.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
 
-    subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit") if key in args), "")
+    subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit", "choice") if key in args), "")
     note(args.step, subject)
     message, code = "", 0
     try:
@@ -129,6 +129,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--dataset": ("name of a file in config/datasets", REQUIRED),
     "--run": ("<dataset>/<model>/<seed>-<run_id>, as `plan --json` prints it", REQUIRED),
     "--unit": ("<fits>/<distribution>/<seed>-<unit_id>, as `plan --json` prints it", REQUIRED),
+    "--choice": ("<dataset>/<model>-<hash>, a file in results/<study>/choices", REQUIRED),
     "--restart": ("delete earlier results of this step and begin again", SWITCH),
     "--max-wall": ("save and stop with exit code 75 after this time: 90s, 30m, 4h, 1.5d", TIME),
     "--time-margin": ("save this long before the SLURM job ends (default: 3m)", TIME),
@@ -196,6 +197,7 @@ COMMANDS = {
     "spectrum": ("extras.steps:measure", STUDY + "--run", "recompute the singular values and ranks of a run"),
     "wordsim": ("extras.steps:measure", STUDY + "--run", "recompute the word similarity of a run"),
     "fit": ("extras.steps:run_step", STUDY + "--unit" + RESUMABLE, "fit heads to known distributions"),
+    "choose": ("extras.steps:run_step", STUDY + "--choice", "end a round of a search: choose settings, or try more"),
     "synthetic": ("extras.steps:run_step", STUDY, "measure untrained layers and noise; gather the fits"),
     "collect": ("extras.results:collect_records", STUDY, "write the records of all runs"),
     "render": ("extras.results:render_views", STUDY, "write tables, figures and claims"),

@@ -44,14 +44,18 @@ def text(study: Study) -> str:
     """Return the plan of a study as text with two tables.
 
     The first table has the hours that the experiments and fits still need. The second has a row per model and dataset:
-    number of seeds, number of parameters, hours of a run and its memory.
+    number of runs, number of parameters, hours of a run and its memory.
     """
     cost = check.costs(study)
     work = dict(_work(study, cost))
     lines = [f"{study.name}: {study.title}", ""]
     lines += [f"{'experiment':34} {'artefact':22} {'count':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
     rows = [(one.id, one.artefact, [run.path for run in study.runs_of(one)]) for one in study.experiments]
-    for name, about, paths in [*rows, ("all runs", "each run once", [run.path for run in study.needed])]:
+    if study.shown_tuned:
+        rows += [("search", "one seed a point", [run.path for run in study.searched])]
+        rows += [("confirmation", "at points to choose", [run.path for run in study.awaited])]
+    needed = (*study.needed, *study.awaited)
+    for name, about, paths in [*rows, ("all runs", "each run once", [run.path for run in needed])]:
         disk_gb = sum(cost[path][1].disk_gb for path in paths)
         lines += [f"{_line(name, about, (work[path] for path in paths))} {disk_gb:8.2f}"]
     finetuned, evaluated = [run.path for run in study.finetuned], [one.path for one in study.evaluations]
@@ -61,9 +65,11 @@ def text(study: Study) -> str:
         units = study.fits[name]
         lines += [_line(name, f"{units[0].kind}, {len(units[0].fits)} fits", (work[unit.path] for unit in units))]
     hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
-    lines += ["", f"{'model':34} {'dataset':22} {'seeds':>5} {'parameters':>15} {hours}"]
-    seeds = Counter((run.dataset, run.model) for run in study.needed)
-    for (dataset, model), run in {(run.dataset, run.model): run for run in study.needed}.items():
+    lines += ["", f"{'model':34} {'dataset':22} {'runs':>5} {'parameters':>15} {hours}"]
+    own = {run.path: (run.dataset, run.model) for run in needed}
+    own |= {run.path: (one.key[0], f"{one.key[1]}: search") for one in study.shown_tuned for run in one.runs}
+    seeds = Counter(own[run.path] for run in needed)
+    for (dataset, model), run in {own[run.path]: run for run in needed}.items():
         count, one = cost[run.path]
         line = f"{model:34} {dataset:22} {seeds[dataset, model]:5} {count:15,}"
         line += f" {one.hours('gpu'):10.2f} {one.hours('cpu'):10.2f} {max(one.memory_gb, one.spectrum_gb):10.2f}"
@@ -95,9 +101,11 @@ def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tup
         cost: path of each run -> (number of parameters, cost), as `check.costs` returns them.
     """
     sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
-    for run in study.needed:
+    searched = {run.path for run in study.searched}  # these are trained, but not measured
+    for run in (*study.needed, *study.awaited):
         one = cost[run.path][1]
-        yield run.path, (plan.is_done(study, run), one.hours("gpu"), one.hours("cpu"))
+        gpu_h, cpu_h = (one.gpu_h, one.cpu_h) if run.path in searched else (one.hours("gpu"), one.hours("cpu"))
+        yield run.path, (plan.is_done(study, run), gpu_h, cpu_h)
     for run in study.finetuned:
         size = sizes[run.dataset]
         one = costs.estimate(run, cost[run.start][0], size.tokens, size.vocabulary_size)

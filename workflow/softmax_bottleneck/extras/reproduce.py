@@ -24,7 +24,7 @@ from softmax_bottleneck.extras.doctor import doctor
 from softmax_bottleneck.jobs import devices, interrupt, locks, workflow
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.store import artefacts, errors, paths, progress
-from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.study import Run, Study, plan
 
 SETTLE_S = 60.0  # for steps that outlive Snakemake, to save and stop
 LOOK_EVERY_S = 0.05
@@ -176,7 +176,10 @@ class Display(AbstractContextManager["Display"]):
             if attempt.code and attempt not in self.reported:
                 self.say(attempt.failure[1])
                 self.reported.add(attempt)
-        done = sum((self.study.store.run_folder(path) / "measured.json").exists() for path in self.runs)
+        if any(choice.exists() for choice in self.study.unchosen):  # the next round of a search, or its confirmation
+            self.study = self.study.updated()
+            self.runs = {run.path: run for run in self.study.needed}
+        done = sum(plan.is_complete(self.study, run) for run in self.runs.values())
         self.report.update(done)
         if self.on_terminal:
             width = shutil.get_terminal_size().columns - 1
@@ -201,9 +204,10 @@ class Display(AbstractContextManager["Display"]):
                 epochs = self.runs[path].schedule.epochs
                 name += f" epoch {min(self._epochs_done(self.runs[path]) + 1, epochs)} of {epochs}"
             at_work.append(f"{step} {name}".strip())
+        planned = len(self.runs) + len(self.study.awaited)
         seconds = self.seconds_left(now)
         left = "" if seconds is None else f"about {progress.duration(seconds)} of training left"
-        return "; ".join(filter(None, [f"{done} of {len(self.runs)} runs", ", ".join(at_work), left]))
+        return "; ".join(filter(None, [f"{done} of {planned} runs", ", ".join(at_work), left]))
 
     def seconds_left(self, now: float) -> float | None:
         """Estimate the seconds until all runs are trained, from the progress since the first call of this method.
@@ -218,10 +222,18 @@ class Display(AbstractContextManager["Display"]):
         if not self.hours:
             return None
         share = {path: self._epochs_done(run) / run.schedule.epochs for path, run in self.runs.items()}
-        left_h = sum(self.hours.get(path, 0.0) * max(0.0, 1 - share[path]) for path in self.runs)
+        known = self.hours | self._hours_of_tuned()
+        left_h = sum(known.get(path, 0.0) * max(0.0, 1 - share[path]) for path in self.runs)
+        left_h += sum(known.get(run.path, 0.0) for run in self.study.awaited)
         self.began = self.began or (now, left_h)
         done_h = self.began[1] - left_h
         return (now - self.began[0]) * left_h / done_h if done_h > 0 and left_h > 0 else None
+
+    def _hours_of_tuned(self) -> dict[str, float]:
+        """Return the hours of the runs of tuned models: those of the model's first trial, which `check` has seen."""
+        first = {one.key: self.hours.get(one.runs[0].path, 0.0) for one in self.study.shown_tuned}
+        hours = {run.path: first[one.key] for one in self.study.shown_tuned for run in (*one.runs, *one.expected)}
+        return hours | {run.path: first[key] for run in self.runs.values() if (key := (run.dataset, run.model)) in first}
 
     def _epochs_done(self, run: Run) -> int:
         folder = self.study.store.run_folder(run.path)
@@ -263,7 +275,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         say(f"interim report (written when the first run has finished): {(interim.folder / PAGE).resolve()}")
         with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
             code, stopped_by = _snakemake(command, environment, descriptors, file, display.update, display.say)
-    problem = _problem(code, stopped_by, ends, log, say)
+    problem, study = _problem(code, stopped_by, ends, log, say), study.updated()
     wrong = [] if problem else [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
     if wrong:  # a planned run is missing or a file behind the report is damaged, though Snakemake finished
         found = f"{wrong[0].file}: {wrong[0].words}{f' ({len(wrong) - 1} more findings)' if len(wrong) > 1 else ''}"

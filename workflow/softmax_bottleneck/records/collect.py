@@ -16,8 +16,8 @@ import pandas as pd
 
 from softmax_bottleneck.records import integrity, records
 from softmax_bottleneck.records.integrity import RunFiles, is_number, mapping
-from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT
-from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
+from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT, VALID_PPL
+from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, SEARCH, Records
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Run, Study
 
@@ -46,7 +46,8 @@ class Reading:
         run: the run, with the name of the model; for a dynamic evaluation, the evaluated run.
         path: path of the run or evaluation below results/runs.
         found: the content of the files, and the problems found in them.
-        stage: empty for a trained run, `finetuned` for a finetuned run, `dynamic` for a dynamic evaluation.
+        stage: empty for a trained run, `finetuned` for a finetuned run, `dynamic` for a dynamic evaluation, `search`
+            for a run of a search.
     """
 
     run: Run
@@ -59,7 +60,7 @@ class Reading:
 
         The states are:
 
-        * `ok`: all is measured, except perhaps word similarity;
+        * `ok`: all is measured, except perhaps word similarity; a run of a search is only trained;
         * `missing`: the run is not trained, or its perplexities or ranks are not measured;
         * `diverged`: the loss diverged;
         * `failed`: a file records another failure;
@@ -87,7 +88,7 @@ class Reading:
             if status != "ok":
                 reason = content.get("reason") or f"{name}.json says {status}"
                 return ("diverged" if status == "diverged" else "failed"), str(reason)
-        needed = () if self.stage == DYNAMIC else ("measure", "rank")
+        needed = () if self.stage in (DYNAMIC, SEARCH) else ("measure", "rank")
         absent = [name for name in needed if name not in files]
         if absent:
             return "missing", f"trained; {absent[0]} not done yet"
@@ -115,6 +116,8 @@ class Reading:
         }
         for table, metrics in tables.items():
             yield from ((table, self.stage, key, float(v), 1) for key, v in metrics.items() if is_number(v))
+        if self.stage == SEARCH and is_number(loss := done.get("best_valid_loss_nats")):
+            yield "done", SEARCH, VALID_PPL, math.exp(loss), 1
         if self.stage:
             return
         sigma_K, topk = self.found.sigma_K, files.get("topk", {})
@@ -154,6 +157,7 @@ def collect(study: Study) -> Records:
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
     later += [(one.run, one.path, DYNAMIC) for one in study.shown_evaluations]
+    later += [(run, run.path, SEARCH) for run in study.searched]
     runs = {path: integrity.read(run, study.store.run_folder(path)) for run, path, _ in (*trained, *later)}
     readings = [Reading(run, path, runs[path], stage) for run, path, stage in (*trained, *later)]
     file = study.store.study_folder(study.name) / "synthetic.json"

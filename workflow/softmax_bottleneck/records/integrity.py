@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.records.records import SEARCH, Records
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
@@ -253,7 +253,8 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
     explained = {one.file.removeprefix("runs/").rpartition("/")[0] for one in findings}
     rows = [row for frame in (records.states, records.stages) for row in frame.to_dict("records")]
     for row in {row["path"]: row for row in rows}.values():
-        if row["state"] != "ok" and row["path"] not in explained:
+        is_result = row["state"] == "diverged" and row.get("stage") == SEARCH  # a point that a search tried in vain
+        if row["state"] != "ok" and row["path"] not in explained and not is_result:
             findings.append(Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"])))
     for name in study.datasets:
         tokens, corpus, listed = study.store.tokens_folder(name), study.store.corpus_folder(name), "files.json"

@@ -23,7 +23,8 @@ STATE_COLUMNS = (
     *("best_epoch", "switch_epoch", "wall_s", "interruptions", "hardware", "mixed_hardware"),
 )
 STAGE_COLUMNS = (*STATE_COLUMNS, "stage")
-FINETUNED, DYNAMIC = "finetuned", "dynamic"  # conditions of what is measured after training
+# Conditions of what is measured after training, and of the runs of a search.
+FINETUNED, DYNAMIC, SEARCH = "finetuned", "dynamic", "search"
 STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 UNLEARNED = 0.95  # share of the unigram model's perplexity above which a run has learned little but word frequencies
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
@@ -41,8 +42,8 @@ class Records:
             nullable integers.
         states: one row per planned run, with the columns STATE_COLUMNS. A run that several models share, because their
             settings are the same, has one row per model; these rows have the same `path`.
-        stages: one row per planned finetuning or dynamic evaluation, with the columns STAGE_COLUMNS. Numbers of these
-            stages have the condition `finetuned` or `dynamic` in `rows`.
+        stages: one row per planned finetuning, dynamic evaluation or run of a search, with the columns STAGE_COLUMNS.
+            Their numbers have the condition `finetuned`, `dynamic` or `search` in `rows`.
         parents: {path of a file below results/runs: sha256} for every file that was read.
         environments: the distinct environments of the results, with the keys git, versions, hardware and deterministic.
         details: {path of a run: {key: result}} for results that are not single numbers, such as predicted words. The

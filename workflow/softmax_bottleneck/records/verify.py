@@ -44,7 +44,10 @@ def verify(study: Study) -> integrity.Verification:
     others = (path for folder in ("tables", "figures") for path in sorted((home / folder).glob("*")))
     planned = {home / name for name in shown}
     files += [path for path in others if path not in planned and artefacts.sidecar(path).exists()]
+    files += [file for file in map(study.choice_file, study.rounds) if file.exists()]
     findings += [finding for path in files for finding in integrity.damage(study.store, path)]
+    for name in (file.relative_to(study.store.root).as_posix() for file in study.unchosen if not file.exists()):
+        findings.append(integrity.Finding("missing", name, "not chosen yet; run the workflow to end the search"))
     return integrity.Verification(facts["study"], facts["counts"], facts["files"] + len(files), tuple(findings))
 
 

@@ -29,7 +29,7 @@ from softmax_bottleneck.study import Study, did_you_mean, load_experiment
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
 SOURCE_TITLES = {name: about["title"] for name, about in CHAPTERS.items()}
 ARCHIVED = ("published-size", "published-size-spectra")  # experiments that show archived runs
-STAGE_WORDS = {"": "", "finetuned": "finetuned", "dynamic": "dynamic evaluation"}  # stages after training
+STAGE_WORDS = {"": "", "finetuned": "finetuned", "dynamic": "dynamic evaluation", "search": "search"}
 SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # metric -> decimals
 NO_COUNTERPART = "no published run of this model"
 
@@ -49,7 +49,7 @@ def render(study: Study, folder: Path) -> None:
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]
     experiments = (overview_experiment(study), *study.experiments, *archived)
     known = declarations()
-    heads = {run.model: known[run.head.name].label for run in study.runs}
+    heads = {run.model: known[run.head.name].label for run in (*study.runs, *study.searched)}
     entries = []  # what the page shows around tables and figures, such as title and caption
     for experiment in experiments:
         path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
@@ -147,6 +147,9 @@ def gaps(study: Study, found: records.Records) -> list[str]:
         where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
         total = len(found.planned(dataset, model, stage))
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}" + (f" ({reason})" if reason else ""))
+    for one in (one for one in study.shown_tuned if not one.choice):
+        (dataset, model), count = one.key, len(one.expected)
+        lines.append(f"{label(study, model)} on {study.datasets[dataset].title}: {count} runs follow its search")
     undrawn = [e for e in study.experiments if e.is_synthetic and found.synthetic.empty]
     return lines + [f"{e.artefact} of {SOURCE_TITLES.get(e.source, e.source)}: not drawn yet" for e in undrawn]
 

@@ -31,6 +31,7 @@ STEPS = {
     "spectrum": ("measuring.spectrum",),
     "wordsim": ("measuring.wordsim",),
     "measure": ("measuring.evaluate", "measuring.spectrum", "measuring.wordsim"),
+    "choose": ("measuring.choose",),
     "synthetic": ("measuring.synthetic",),
     "collect": ("records.collect",),
     "render": ("report.render",),
@@ -50,6 +51,7 @@ NEUTRAL = {
 COUNTED = {
     "store.seeds": "every random number comes from it",
     "study.costs": "its estimates are in check.json",
+    "study.tuning": "it chooses settings",
     "jobs.numerics": "determinism, TF32 and threads decide bits",
 }
 

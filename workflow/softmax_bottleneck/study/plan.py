@@ -49,19 +49,27 @@ def tracked(study: Study) -> tuple[Run, ...]:
 
 
 def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
-    """Return {name of a training job: its runs}; the runs of a job differ only in their seeds.
+    """Return {name of a training job: its runs}; the runs of a job differ only in their seeds, or in a search's point.
 
     A job has at most `study.replicas_per_job` runs. A job with one run has the path of the run as its name. A job with
     several runs has the name `<dataset>/<model>/<seed>+<seed>...-<hash>`, with a hash of its runs' paths. Finished runs
     are included, so that a job keeps its name and its runs when some of them finish.
     """
     found: dict[str, tuple[Run, ...]] = {}
-    for (dataset, model), replicas in itertools.groupby(study.needed, key=lambda run: (run.dataset, run.model)):
+    searches = {run.path: (*tuned.key, "search") for tuned in study.shown_tuned for run in tuned.runs}
+    by_model = itertools.groupby(study.needed, key=lambda run: searches.get(run.path, (run.dataset, run.model)))
+    for (dataset, model, *_), replicas in by_model:
         while runs := tuple(itertools.islice(replicas, study.replicas_per_job)):
             seeds = "+".join(str(run.seed) for run in runs)
             paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()
             found[runs[0].path if len(runs) == 1 else f"{dataset}/{model}/{seeds}-{paths[:12]}"] = runs
     return found
+
+
+def is_complete(study: Study, run: Run) -> bool:
+    """Return True if nothing is left to do for a run: it is trained and, unless it belongs to a search, measured."""
+    last = "done.json" if run in study.searched else "measured.json"
+    return (study.store.run_folder(run.path) / last).exists()
 
 
 def is_done(study: Study, run: Run) -> bool:

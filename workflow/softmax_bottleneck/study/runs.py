@@ -287,6 +287,11 @@ class Run:
             return f"{self.start}/finetune-{self.run_id}"
         return f"{self.dataset}/{self.duplicate_of or self.model}/{self.seed}-{self.run_id}"
 
+    def value(self, setting: str) -> Any:
+        """Return the value of a setting such as `schedule.learning_rate`; of an option of the head, None if absent."""
+        part, _, key = setting.partition(".")
+        return self.head.options.get(key) if part == "head" else getattr(getattr(self, part), key)
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of run.json: all attributes, the run_id and the fingerprint of the code."""
         return dataclasses.asdict(self) | {"run_id": self.run_id, "code": self.code}

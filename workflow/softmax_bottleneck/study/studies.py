@@ -6,12 +6,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
 from softmax_bottleneck.study import study_file
@@ -19,12 +20,17 @@ from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
 from softmax_bottleneck.study.schema import did_you_mean, parse_yaml, read, section
-from softmax_bottleneck.study.study_file import Experiment, ExperimentChanges, Search, StudyFile
+from softmax_bottleneck.study.study_file import Contrasts, Experiment, ExperimentChanges, Search, StudyFile, Tuning
+from softmax_bottleneck.study.tuning import Point, Round, Trial, TunedModel
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
-UNCHANGED = ("title", "description", "replicas_per_job", "device", "max_wall", "time_margin")
+UNCHANGED = (
+    *("title", "description", "replicas_per_job", "device", "max_wall", "time_margin"),
+    *("tuning", "contrasts"),
+)
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
-Placed = TypeVar("Placed", Run, Evaluation, Unit)
+Planned = tuple[list[Run], int | None, Stages]  # the runs of a model on a corpus, the authors' seed, what may follow
+Placed = TypeVar("Placed", Run, Evaluation, Unit, Round)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,11 @@ class Study:
         fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
             and one seed.
         fit_labels: name under `fits` -> {model: label in figures}.
+        tuning: the search for the settings of every model; None if the study has none.
+        tuned: the models whose settings a search chooses, one entry per corpus. As long as a choice is not made, `runs`
+            has no runs of the model.
+        contrasts: the comparisons of models that the study names beforehand; None if it names none.
+        overrides: values of top-level keys that replace those of the file.
     """
 
     name: str
@@ -73,6 +84,10 @@ class Study:
     time_margin: str | None = None
     fits: Mapping[str, tuple[Unit, ...]] = field(default_factory=dict)
     fit_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    tuning: Tuning | None = None
+    tuned: tuple[TunedModel, ...] = ()
+    contrasts: Contrasts | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_of_own_texts(self) -> bool:
@@ -87,10 +102,26 @@ class Study:
         name, title, description and labels. A new digest makes the workflow recompute tables and report.
         """
         shown = [[dataclasses.asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
-        made = [part.path for parts in (self.finetuned, self.evaluations, self.units) for part in parts]
+        made = [part.path for parts in (self.finetuned, self.evaluations, self.units, self.searched) for part in parts]
         datasets = {name: dataclasses.asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
         words = [self.name, self.title, self.description, self.labels, self.fit_labels]
-        return digest([*words, shown, made, datasets])[:12]
+        named = [dataclasses.asdict(part) for part in (self.tuning, self.contrasts) if part]
+        return digest([*words, shown, made, datasets, *named])[:12]
+
+    @property
+    def before_choices(self) -> "Study":
+        """The study as it is planned before any search has ended: the same whatever the searches choose."""
+        first = tuple(dataclasses.replace(one, rounds=one.rounds[:1], choice=None) for one in self.tuned)
+        keys = {one.key for one in self.tuned}
+        fixed = tuple(run for run in self.runs if (run.dataset, run.model) not in keys)
+        return dataclasses.replace(self, tuned=first, runs=fixed)
+
+    def updated(self) -> "Study":
+        """Return the study as its file and the choices made by now declare it."""
+        if not self.tuned:
+            return self
+        limits = {"max_wall": self.max_wall, "time_margin": self.time_margin}
+        return dataclasses.replace(load_study(self.file, self.overrides, self.store), **limits)
 
     # --- what experiments include
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
@@ -149,12 +180,42 @@ class Study:
     # --- what to compute, without repetitions
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """The runs to train: those that at least one experiment includes (`shown`), without duplicates.
+        """The runs to train: those of searches, then those that at least one experiment includes, without duplicates.
 
         A run that several models share is listed once, under the model that comes first in the study's YAML.
         """
         paths = {run.path for run in self.shown}
-        return tuple(run for run in self.runs if not run.duplicate_of and run.path in paths)
+        return (*self.searched, *(run for run in self.runs if not run.duplicate_of and run.path in paths))
+
+    @cached_property
+    def shown_tuned(self) -> tuple[TunedModel, ...]:
+        """The tuned models that at least one experiment includes, one per corpus."""
+        keys = {key for e in self.experiments for key in itertools.product(e.datasets, e.models)}
+        return tuple(one for one in self.tuned if one.key in keys)
+
+    @cached_property
+    def searched(self) -> tuple[Run, ...]:
+        """The runs of all searches. They are trained but not measured, and belong to no experiment."""
+        return tuple(run for one in self.shown_tuned for run in one.runs)
+
+    @cached_property
+    def awaited(self) -> tuple[Run, ...]:
+        """The runs of the confirmation whose settings are not chosen yet (see `TunedModel.expected`)."""
+        return tuple(run for one in self.shown_tuned if not one.choice for run in one.expected)
+
+    @property
+    def unchosen(self) -> list[Path]:
+        """The files of the choices that are not made yet, one per unfinished search."""
+        return [self.choice_file(one.rounds[-1].path) for one in self.shown_tuned if not one.choice]
+
+    @property
+    def rounds(self) -> Mapping[str, Round]:
+        """{path: round} of every round of a search that is planned so far."""
+        return {one.path: one for tuned in self.shown_tuned for one in tuned.rounds}
+
+    def choice_file(self, path: str) -> Path:
+        """Return the file of the choice that ends a round of a search; `path` is `Round.path`."""
+        return self.store.study_folder(self.name) / "choices" / f"{path}.json"
 
     @cached_property
     def finetuned(self) -> tuple[Run, ...]:
@@ -190,7 +251,7 @@ class Study:
         Raises:
             UserError: no planned run has this path, for example because the configuration or the code has changed.
         """
-        return self._at(path, (*self.runs, *self.finetuned), "run")
+        return self._at(path, (*self.runs, *self.searched, *self.finetuned), "run")
 
     def dynamic_evaluation(self, path: str) -> Evaluation:
         """Return the dynamic evaluation with this path, which is `<path of the run>/dynamic-<12 hex digits>`.
@@ -210,6 +271,14 @@ class Study:
             UserError: no planned unit has this path.
         """
         return self._at(path, self.units, "fits")
+
+    def round(self, path: str) -> Round:
+        """Return the round of a search with this path, which is `<dataset>/<model>-<12 hex digits>`.
+
+        Raises:
+            UserError: no planned round has this path.
+        """
+        return self._at(path, self.rounds.values(), "round")
 
     def _at(self, path: str, planned: Iterable[Placed], what: str) -> Placed:
         for part in planned:
@@ -256,38 +325,98 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
     members |= {entry: [model.name for model in models] for entry, models in families.items()}
     _check_names(declared, members, where)
     execution = {key: getattr(declared, key) for key in ("threads", "device", "deterministic")}
-    planned = {
-        (dataset.name, model.name): _plan(declared, dataset, model, execution | {"graphs": declared.graphs}, where)
-        for dataset in datasets.values()
-        for name, models in families.items()
-        if dataset.name in (declared.models[name].datasets or datasets)
-        for model in models
-    }
+    plan = partial(_plan, declared, execution=execution | {"graphs": declared.graphs}, where=where)
+    store = store or Store()
+    choices = store.study_folder(declared.study) / "choices"
+    labels = {model.name: model.label for models in families.values() for model in models}
+    planned: dict[tuple[str, str], Planned] = {}
+    tuned: list[TunedModel] = []
+    for dataset, (name, models) in itertools.product(datasets.values(), families.items()):
+        entry = declared.models[name]
+        for model in models if dataset.name in (entry.datasets or datasets) else ():
+            planned[dataset.name, model.name] = plan(dataset, model)
+            if declared.tuning and not entry.grid:
+                found, trial_labels = _tuned(declared.tuning, dataset, model, plan, choices, where)
+                tuned.append(found)
+                labels |= trial_labels
+                point = found.choice["chosen"] if found.choice else None
+                chosen = dataclasses.replace(model, entry=study_file.at_point(model.entry, point or {}, where))
+                runs, author, stages = plan(dataset, chosen)
+                planned[dataset.name, model.name] = (runs if found.choice else [], author, stages)
+    searches = {name: (entry.grid, tuple(members[name])) for name, entry in declared.models.items() if entry.grid}
+    for one in tuned:
+        trials = dict.fromkeys(run.model for run in one.runs)
+        searches[one.key[1]] = (declared.tuning.grid, (*searches.get(one.key[1], ({}, ()))[1], *trials))
     resolver = _ExperimentResolver(declared, datasets, members, near, where)
     study = Study(
         name=declared.study,
         file=file,
-        store=store or Store(),
+        store=store,
         mirror=Path(declared.mirror).expanduser() if declared.mirror else None,
         datasets=datasets,
-        labels={model.name: model.label for models in families.values() for model in models},
+        labels=labels,
         experiments=tuple(
             resolver.resolve(name, changes or ExperimentChanges()) for name, changes in declared.experiments.items()
         ),
         runs=_with_duplicates(run for runs, _, _ in planned.values() for run in runs),
         searches={
-            name: Search(entry.grid, math.prod(map(len, entry.grid.values())), tuple(members[name]))
-            for name, entry in declared.models.items()
-            if entry.grid
+            name: Search(grid, math.prod(map(len, grid.values())), tuple(dict.fromkeys(trials)))
+            for name, (grid, trials) in searches.items()
         },
         author_seeds={key: seed for key, (_, seed, _) in planned.items() if seed is not None},
         stages={key: stages for key, (_, _, stages) in planned.items()},
         fits={name: units_of(name, plan, execution, f"{where}: fits.{name}") for name, plan in declared.fits.items()},
         fit_labels={name: plan.labels for name, plan in declared.fits.items()},
+        tuned=tuple(tuned),
+        overrides=given,
         **{key: getattr(declared, key) for key in UNCHANGED},
     )
     _check_evaluations(study)
     return study
+
+
+def _tuned(
+    tuning: Tuning,
+    dataset: Dataset,
+    model: study_file.Model,
+    plan: Callable[[Dataset, study_file.Model], Planned],
+    choices: Path,
+    where: str,
+) -> tuple[TunedModel, dict[str, str]]:
+    """Return the search for the settings of a model on a corpus, and {name: label} of its trials.
+
+    Args:
+        tuning: the search as the study declares it.
+        dataset, model: the corpus and the model.
+        plan: function that returns the runs of a model on a corpus (`_plan`).
+        choices: folder of the choices made by now, which say what follows the first round.
+        where: the study's file, for error messages.
+
+    Raises:
+        UserError: a value of the grid is not allowed, or a seed of the search is one of the model's own.
+    """
+    place = f"{where}: models.{model.name}: tuning"
+    labels: dict[str, str] = {}
+
+    def trial(point: Point) -> Trial:
+        member = study_file.member(model, point, place)
+        labels[member.name] = member.label
+        searching = dataclasses.replace(member, entry=dataclasses.replace(member.entry, seeds=tuning.seeds))
+        runs = tuple(plan(dataset, searching)[0])
+        return Trial({setting: runs[0].value(setting) for setting in point}, runs)
+
+    points = [dict(zip(tuning.grid, values, strict=True)) for values in itertools.product(*tuning.grid.values())]
+    expected = plan(dataset, dataclasses.replace(model, entry=study_file.at_point(model.entry, points[0], place)))[0]
+    if shared := sorted({run.seed for run in expected}.intersection(tuning.seeds)):
+        raise UserError(f"{where}: tuning.seeds: seed {shared[0]} also trains {model.name!r} for the comparison")
+    trials, rounds, choice = list(map(trial, points)), list[Round](), None
+    while True:
+        rounds.append(Round(dataset.name, model.name, tuple(trials)))
+        file = choices / f"{rounds[-1].path}.json"
+        choice = artefacts.read_json(file) if artefacts.is_sound(file) else None
+        if not choice or not choice["following"]:
+            return TunedModel(tuple(rounds), choice, tuple(expected)), labels
+        trials += map(trial, choice["following"])
 
 
 def _check_evaluations(study: Study) -> None:
@@ -314,6 +443,8 @@ def _check_names(declared: StudyFile, models: Collection[str], where: str) -> No
     for index, layer in enumerate(declared.settings):
         _check_known(layer.when.dataset, declared.datasets, f"{where}: settings.{index}.when.dataset")
         _check_known(layer.when.model, models, f"{where}: settings.{index}.when.model")
+    for index, contrast in enumerate(declared.contrasts.family if declared.contrasts else ()):
+        _check_known((contrast.model, contrast.against), models, f"{where}: contrasts.family.{index}")
 
 
 def _check_known(names: Iterable[str] | None, known: Collection[str], place: str) -> None:
@@ -332,7 +463,7 @@ class _Settings:
 
 def _plan(
     declared: StudyFile, dataset: Dataset, model: study_file.Model, execution: Mapping[str, Any], where: str
-) -> tuple[list[Run], int | None, Stages]:
+) -> Planned:
     """Return (runs, author_seed, stages) of a model on a dataset.
 
     `author_seed` is the seed of the authors' published run, or None. `stages` has the settings of finetuning and

@@ -98,6 +98,7 @@ class Experiment:
         "gradient",
         "published-size",
         "plif-rank",
+        "tuned",
     ]
     artefact: str
     kind: Literal["table", "figure"]
@@ -306,8 +307,6 @@ def _members(family: Model, grid: Grid, where: str) -> list[Model]:
     """Return the models of a grid: all combinations of its values, or `max_runs` of them.
 
     A hash ranks the combinations, and the first `max_runs` are chosen. A larger `max_runs` therefore only adds models.
-    A model's name lists the values of its combination, such as `gss-c0-k2` for `head.c` = 0 and `head.k` = 2. If this
-    name would be too long, a hash replaces the values.
 
     Args:
         family: the model made from the entry before any value of the grid is filled in. Its `entry` has `max_runs`.
@@ -321,27 +320,41 @@ def _members(family: Model, grid: Grid, where: str) -> list[Model]:
         hashes = [hashlib.sha256(f"{family.name} {index}".encode()).digest() for index in range(len(points))]
         chosen = sorted(range(len(points)), key=hashes.__getitem__)[:budget]
         points = [points[index] for index in sorted(chosen)]
-    members = []
-    for point in points:
-        stem = name = entry.stem or family.name
-        parts = {"head": dict(entry.head), "body": dict(entry.body), "schedule": dict(entry.schedule)}
-        words = []
-        for key, value in point.items():
-            part, _, option = key.partition(".")
-            parts[part][option] = value
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            text = f"{value:g}" if is_number else str(value).lower()
-            # `mos-nt-components` with head.components needs no second `components`
-            name += text if name.endswith(f"-{option}") else f"-{option}{text}"
-            words.append(f"{option.replace('_', ' ')} {text}".replace("-", "\N{MINUS SIGN}"))
-        if len(name) > LONGEST_NAME:
-            name = f"{stem}-{runs.digest(point)[:8]}"
-        if not re.fullmatch(schema.NAME, name):
-            advice = "use values of letters, digits and the characters . _ -"
-            raise UserError(f"{where}.grid: the model name {name!r}, made from values, cannot name a folder; {advice}")
-        own = schema.read(ModelEntry, vars(entry) | parts, f"{where}.grid")
-        members.append(Model(name, own, f"{family.label}: {', '.join(words)}", family.inherits_from | {name}))
-    return members
+    return [member(family, point, where) for point in points]
+
+
+def member(family: Model, point: Mapping[str, Any], where: str) -> Model:
+    """Return the model at a point of a grid, such as `gss-c0-k2` for the point {"head.c": 0, "head.k": 2} of `gss`.
+
+    The name lists the values. If it would be too long, a hash replaces them. `family` and `where` are those of
+    `_members`.
+    """
+    entry = family.entry
+    stem = name = entry.stem or family.name
+    words = []
+    for key, value in point.items():
+        option = key.partition(".")[2]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        text = f"{value:g}" if is_number else str(value).lower()
+        # `mos-nt-components` with head.components needs no second `components`
+        name += text if name.endswith(f"-{option}") else f"-{option}{text}"
+        words.append(f"{option.replace('_', ' ')} {text}".replace("-", "\N{MINUS SIGN}"))
+    if len(name) > LONGEST_NAME:
+        name = f"{stem}-{runs.digest(point)[:8]}"
+    if not re.fullmatch(schema.NAME, name):
+        advice = "use values of letters, digits and the characters . _ -"
+        raise UserError(f"{where}.grid: the model name {name!r}, made from values, cannot name a folder; {advice}")
+    label = f"{family.label}: {', '.join(words)}"
+    return Model(name, at_point(entry, point, f"{where}.grid"), label, family.inherits_from | {name})
+
+
+def at_point(entry: ModelEntry, point: Mapping[str, Any], where: str) -> ModelEntry:
+    """Return the entry with the values of a point, {setting: value}; `where` is the grid's place in the YAML."""
+    parts = {"head": dict(entry.head), "body": dict(entry.body), "schedule": dict(entry.schedule)}
+    for key, value in point.items():
+        part, _, option = key.partition(".")
+        parts[part][option] = value
+    return schema.read(ModelEntry, vars(entry) | parts, where)
 
 
 # --- studies ---
@@ -405,6 +418,59 @@ class ExperimentChanges:
 
 
 @schema.section
+class Tuning:
+    """A search for the settings of every model, on every corpus, before the study's seeds are trained.
+
+    The search trains every model at every point of `grid`, and around the best point until its neighbours are known.
+    Then the study's `seeds` are trained at the best point only. Entries of `models` with a `grid` are not tuned.
+
+    Attributes:
+        grid: lists of values, such as `{schedule.learning_rate: [7, 10, 14, 20]}`; every combination is tried.
+        by: the measure that the best point minimises: `valid_ppl`, the validation perplexity of the stored weights.
+            The search does not read the test text.
+        seeds: seeds of the search; none of them may be a seed of the comparison. The best point has the smallest mean
+            validation loss over these seeds.
+        widen: number of new values that may extend a list at either end while the best value lies there.
+    """
+
+    grid: Grid
+    by: Literal["valid_ppl"] = "valid_ppl"
+    seeds: schema.NonEmpty[schema.Seed]
+    widen: Annotated[schema.Integer, Field(ge=0, le=20)] = 4
+
+
+@schema.section
+class Contrast:
+    """A comparison of two models, named before the first run.
+
+    Attributes:
+        model, against: names of the two models; the change of test perplexity is that of `model` relative to `against`.
+        label: what the comparison shows, such as `mixing probabilities`.
+        same_size: false if the two models differ in size on purpose, as in a comparison at equal time.
+    """
+
+    model: schema.Name
+    against: schema.Name
+    label: schema.Line
+    same_size: schema.Flag = True
+
+
+@schema.section
+class Contrasts:
+    """The comparisons that a study is made for: one family, whose p-values are corrected together on each corpus.
+
+    Attributes:
+        family: the comparisons.
+        margin: the relative change of test perplexity below which two models count as equal.
+        correction: correction of the p-values: `holm` (Holm 1979).
+    """
+
+    family: Annotated[tuple[Contrast, ...], Field(min_length=1)]
+    margin: Annotated[schema.Number, Field(gt=0, lt=1)]
+    correction: Literal["holm"] = "holm"
+
+
+@schema.section
 class StudyFile:
     """The YAML of a study, merged with the studies that it extends.
 
@@ -429,6 +495,8 @@ class StudyFile:
         graphs: true to use CUDA graphs on a GPU: an update is captured once for each chunk length, and then replayed.
             Results have the same bits with and without graphs.
         settings: layers of settings, applied in order.
+        tuning: a search for the settings of every model before the seeds are trained; none when absent.
+        contrasts: the comparisons of models that are named beforehand.
         fits: output heads on free context vectors, fitted to known distributions.
         models: models to train, by name; a model of a published table has the name used there.
         experiments: tables and figures to make; each is a file experiments/<id>.yaml beside the study or in config/.
@@ -448,6 +516,8 @@ class StudyFile:
     deterministic: schema.Flag = True
     graphs: schema.Flag = True
     settings: Annotated[tuple[Layer, ...], Field(min_length=1)]
+    tuning: Tuning | None = None
+    contrasts: Contrasts | None = None
     fits: Mapping[schema.Name, FitPlan] = schema.EMPTY
     models: Annotated[Mapping[schema.Name, ModelEntry], Field(min_length=1)]
     experiments: Annotated[Mapping[schema.Name, ExperimentChanges | None], Field(min_length=1)]

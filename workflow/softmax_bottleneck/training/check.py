@@ -56,7 +56,7 @@ def parameters(run: Run, vocabulary_size: int) -> int:
 
 
 def costs(study: Study) -> dict[str, tuple[int, Cost]]:
-    """Return {path: (number of trainable parameters, estimated cost)} of every run that the study needs.
+    """Return {path: (number of trainable parameters, estimated cost)} of every run that the study needs or awaits.
 
     Models with the same structure are built once, as building one takes milliseconds and a grid may have thousands.
 
@@ -67,7 +67,7 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
     tracked_paths = {run.path for run in tracked(study)}
     counts: dict[str, int] = {}
     planned = {}
-    for run in study.needed:
+    for run in (*study.needed, *study.awaited):
         size, structure = sizes[run.dataset], _structure(run)
         if structure not in counts:
             try:

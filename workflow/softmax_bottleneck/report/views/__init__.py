@@ -19,11 +19,11 @@ from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.source import Source
-from softmax_bottleneck.report.views import fits, perplexity, published_size, ranks, settings, words
+from softmax_bottleneck.report.views import fits, perplexity, published_size, ranks, settings, tuning, words
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
-MODULES = (fits, perplexity, published_size, ranks, settings, words)
+MODULES = (fits, perplexity, published_size, ranks, settings, tuning, words)
 # Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
 VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     kind: {
@@ -36,7 +36,7 @@ VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
 }
 ROWS = {  # view -> heading of the column of row labels; for all other views it is `Model`
     **dict.fromkeys(("coverage", "wordsim"), "Benchmark"),
-    **{"correlation": "Runs", "published-size": "Run", "rank-sweep": "Width and vocabulary"},
+    **{"contrasts": "Contrast", "correlation": "Runs", "published-size": "Run", "rank-sweep": "Width and vocabulary"},
     **{"robustness": "Matrix", "search": "Setting or run", "settings": "Setting", "top5": "Context"},
 }
 DIGITS = 8  # significant ones in the data beside a figure

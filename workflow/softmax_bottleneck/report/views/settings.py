@@ -62,8 +62,7 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
             return Cell(published=published, gaps=source.gaps(dataset, model, ()))
         value: float | None = source.study.author_seeds.get((dataset, model))  # of the published single run
         if setting != "seed":
-            group, _, key = setting.partition(".")
-            value = runs[0].head.options.get(key) if group == "head" else getattr(getattr(runs[0], group), key)
+            value = runs[0].value(setting)
         if value is None:  # the head has no such option, or the seed is not published
             return Cell(published=published, label="none")
         exponent = Decimal(f"{value:.12g}").normalize().as_tuple().exponent

@@ -1,0 +1,67 @@
+"""The step `choose`, which ends a round of a search: it names the best point, or further points to try.
+
+The choice depends only on validation losses in the done.json of the search's runs. The test text is not read.
+"""
+
+import math
+from typing import Any
+
+from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.fingerprint import step_code
+from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.study.tuning import decide
+
+
+def choose(study: Study, path: str, say: Say) -> None:
+    """Write the choice that ends the round of a search at `path` (`Round.path`), a JSON file with these keys.
+
+    `dataset`, `model` and `by` say what was tuned. `curve` has a dict per trial: `point`, `runs` (their paths) and
+    `valid_ppl`, null if a run diverged. `best` is the best point, and `interior` is true if all its neighbours were
+    tried. `following` are the points of the next round; if there are none, `chosen` is the best point, else null.
+
+    Raises:
+        UserError: a run of every trial diverged.
+        DataError: the done.json of a run is missing or damaged.
+    """
+    ended = study.round(path)
+    tuning = study.tuning
+    assert tuning is not None
+    parents: dict[str, str] = {}
+    losses: list[float] = []
+    for trial in ended.trials:
+        own = []
+        for run in trial.runs:
+            file = artefacts.checked(study.store.run_folder(run.path) / "done.json")
+            parents[f"{run.path}/done.json"] = artefacts.sha256_file(file)
+            done = artefacts.read_json(file)
+            own.append(done["best_valid_loss_nats"] if done["status"] == "ok" else math.inf)
+        losses.append(sum(own) / len(own))
+    if not any(map(math.isfinite, losses)):
+        name, tried = f"models.{ended.model}", len(losses)
+        raise UserError(f"{study.file}: {name}: all {tried} points of `tuning.grid` diverged on {ended.dataset}. Expected "
+                        "one that does not. Fix: add smaller values to the grid")  # fmt: skip
+    decision = decide(tuning, [trial.point for trial in ended.trials], losses)
+    ppls = [math.exp(loss) if math.isfinite(loss) else None for loss in losses]
+    curve: list[dict[str, Any]] = [
+        {"point": dict(trial.point), "runs": [run.path for run in trial.runs], tuning.by: ppl}
+        for trial, ppl in zip(ended.trials, ppls, strict=True)
+    ]
+    best = dict(ended.trials[decision.best].point)
+    content = {
+        "status": "ok",
+        "dataset": ended.dataset,
+        "model": ended.model,
+        "by": tuning.by,
+        "curve": curve,
+        "best": best,
+        "interior": decision.interior,
+        "chosen": None if decision.following else best,
+        "following": [dict(point) for point in decision.following],
+        "provenance": provenance.block(made_by=step_code("choose"), parents=parents),
+    }
+    artefacts.write_json(study.choice_file(path), content)
+    values = ", ".join(f"{setting} = {value:g}" if isinstance(value, float) else f"{setting} = {value}" for setting, value in best.items())
+    verdict = "chosen" if not decision.following else f"at an edge; {len(decision.following)} more to try"
+    say(f"{ended.dataset}/{ended.model}: {values} is best of {len(losses)}, {tuning.by} {ppls[decision.best]:.2f}: {verdict}")

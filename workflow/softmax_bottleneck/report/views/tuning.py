@@ -1,0 +1,176 @@
+"""The search of a study that tunes its models (key `tuning`), and its comparisons named beforehand (key `contrasts`)."""
+
+import itertools
+import math
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from softmax_bottleneck.measuring import statistics
+from softmax_bottleneck.records import metrics
+from softmax_bottleneck.records.records import SEARCH
+from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
+from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.study.study_file import Contrast
+from softmax_bottleneck.study.tuning import TunedModel
+
+ALPHA = 0.05  # of the corrected p-values
+SAME_SIZE = 0.01  # relative difference of parameters below which two models have the same size
+CONTRAST_COLUMNS = {
+    "change": "Change of test perplexity (%)",
+    "interval": "95 % interval (%)",
+    "p": "p (Holm)",
+    "parameters": "Parameters, ratio",
+    "seconds": "Seconds per epoch, ratio",
+    "verdict": "Verdict",
+}
+
+
+# --- the search -----------------------------------------------------------------------------------------------------
+def tuning_figure(source: Source) -> plots.Drawing:
+    """Draw the validation perplexity of every trial, with a row per corpus and a panel per setting that is tuned.
+
+    A line joins the trials of a model that differ from its best point in the panel's setting alone. A large dot is the
+    chosen value; it is hollow if a neighbour was not tried. A diverged trial has no point.
+    """
+    tuned = {one.key: one for one in source.study.shown_tuned if one.key[1] in source.models}
+    grid = source.study.tuning.grid if source.study.tuning else {}
+    axes = [axis for axis, values in grid.items() if len(values) > 1]
+    rows = [row for one in tuned.values() for axis in axes for row in _trials(source, one, axis)]
+    data = pd.DataFrame(rows, columns=["dataset", "model", "setting", "value", metrics.VALID_PPL, "best", "interior"])
+    if data.empty:
+        return plots.only_text("This study tunes no model, or no trial has ended.", data)
+    looks = plots.styles(list(source.models))
+
+    def draw(panels: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        for panel, axis in zip(panels, axes, strict=True):
+            for model, curve in own[own["setting"] == axis].groupby("model", sort=False):
+                style = looks[str(model)]
+                panel.plot(curve["value"], curve[metrics.VALID_PPL], color=style.colour, linestyle=style.dash, marker=".")
+                best = curve[curve["best"]]
+                face = style.colour if best["interior"].all() else "none"
+                panel.plot(best["value"], best[metrics.VALID_PPL], **style.dot | {"markersize": 9, "markerfacecolor": face})
+            if min(grid[axis]) > 0:
+                panel.set_xscale("log")
+                panel.set_xticks(sorted(set(own["value"])), [f"{value:g}" for value in sorted(set(own["value"]))])
+                panel.minorticks_off()
+            panel.set(title=plots.corpus_title(source, dataset), xlabel=axis.rpartition(".")[2].replace("_", " "))
+            panel.set_ylabel("validation perplexity")
+
+    note = f"{data[metrics.VALID_PPL].notna().sum()} of {len(data)} trials ended with a perplexity. Search seeds: "
+    note += f"{', '.join(map(str, source.study.tuning.seeds if source.study.tuning else ()))}."
+    return plots.by_corpus(source, data, (len(axes), 6.4, 4.0), draw, note, has_legend=True)
+
+
+def _trials(source: Source, tuned: TunedModel, axis: str) -> list[tuple[Any, ...]]:
+    """Return the trials that differ from the best one in the setting `axis` alone, as rows sorted by its value."""
+    (dataset, model), ppls = tuned.key, list[float]()
+    for trial in tuned.rounds[-1].trials:
+        found = source.records.values(dataset, trial.runs[0].model, metrics.VALID_PPL, SEARCH)
+        ended = [math.log(found[run.seed]) for run in trial.runs if run.seed in found]
+        ppls.append(math.exp(fmean(ended)) if len(ended) == len(trial.runs) else math.nan)
+    if not np.isfinite(ppls).any():
+        return []
+    best = tuned.rounds[-1].trials[int(np.nanargmin(ppls))].point
+    interior = bool(tuned.choice and tuned.choice["interior"])
+    rows = [
+        (dataset, model, axis, trial.point[axis], ppl, trial.point == best, interior)
+        for trial, ppl in zip(tuned.rounds[-1].trials, ppls, strict=True)
+        if {**trial.point, axis: None} == {**best, axis: None}
+    ]
+    return sorted(rows, key=lambda row: row[3])
+
+
+# --- the comparisons ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Change:
+    """A relative change of perplexity with its 95 % interval (Welch's, of log perplexities) and p-value."""
+
+    value: float
+    low: float
+    high: float
+    p: float
+
+    @classmethod
+    def of(cls, values: list[float], baseline: list[float]) -> "Change | None":
+        """Return the change from `baseline` to `values`, perplexities of at least two seeds each; None with fewer."""
+        logs = [[math.log(ppl) for ppl in side] for side in (values, baseline)]
+        test = statistics.welch_t(*logs)
+        if test.p is None or test.df is None:
+            return None
+        from scipy import stats  # importing it takes half a second
+
+        error = math.sqrt(sum(variance(side) / len(side) for side in logs))
+        centre, half = fmean(logs[0]) - fmean(logs[1]), float(stats.t.ppf((1 + statistics.LEVEL) / 2, test.df)) * error
+        return cls(math.expm1(centre), math.expm1(centre - half), math.expm1(centre + half), test.p)
+
+
+def holm(ps: list[float]) -> list[float]:
+    """Return the p-values of a family after Holm's correction (Scand. J. Stat. 6, 1979), in the same order."""
+    order = sorted(range(len(ps)), key=ps.__getitem__)
+    steps = itertools.accumulate((min(1.0, (len(ps) - rank) * ps[i]) for rank, i in enumerate(order)), max)
+    return [p for _, p in sorted(zip(order, steps, strict=True))]
+
+
+def verdict(change: Change, p: float, margin: float) -> str:
+    """Return what a comparison shows: `better`, `worse`, `equal` within the margin, or `open`; `p` is corrected."""
+    if p < ALPHA:
+        beyond = change.high < -margin or change.low > margin
+        return ("better" if change.value < 0 else "worse") + f" by more than {numbers.percent(margin)}" * beyond
+    return f"equal within {numbers.percent(margin)}" if -margin < change.low and change.high < margin else "open"
+
+
+def contrasts_table(source: Source, dataset: str) -> Section:
+    """Return a section with a row per comparison of the study's `contrasts`; their p-values on a corpus are a family.
+
+    The change is that of the mean log test perplexity over seeds. Parameters and seconds per epoch are ratios of means.
+    """
+    planned = source.study.contrasts
+    family = {f"{one.model}-{one.against}": one for one in planned.family} if planned else {}
+
+    def values(model: str, metric: str) -> list[float]:
+        return list(source.records.values(dataset, model, metric).values())
+
+    found = {name: Change.of(values(one.model, metrics.TEST_PPL), values(one.against, metrics.TEST_PPL))
+             for name, one in family.items()}  # fmt: skip
+    known = {name: change for name, change in found.items() if change}
+    corrected = dict(zip(known, holm([change.p for change in known.values()]), strict=True))
+
+    def ratio(one: Contrast, metric: str) -> float | None:
+        sides = values(one.model, metric), values(one.against, metric)
+        return fmean(sides[0]) / fmean(sides[1]) if all(sides) else None
+
+    def cell(row: str, column: str) -> Cell:
+        one, change = family[row], known.get(row)
+        if column in ("parameters", "seconds"):
+            value = ratio(one, "parameters" if column == "parameters" else "sec_per_epoch")
+            unequal = column == "parameters" and one.same_size and value is not None and abs(value - 1) > SAME_SIZE
+            return Cell(MeasuredCell(value) if value else None, digits=2, note="not the same size" * unequal)
+        if change is None:
+            return Cell(reason="fewer than two seeds on a side")
+        if column == "change":
+            return Cell(MeasuredCell(100 * change.value), digits=2, note=_tuned_note(source, dataset, one))
+        if column == "interval":
+            return Cell(label=numbers.interval(100 * change.low, 100 * change.high))
+        if column == "p":
+            return Cell(MeasuredCell(corrected[row]), metric=metrics.P_VALUE_WELCH)
+        return Cell(label=verdict(change, corrected[row], planned.margin if planned else 0.0))
+
+    labels = {
+        name: f"{source.models.get(one.model, one.model)} against {source.models.get(one.against, one.against)}: {one.label}"
+        for name, one in family.items()
+    }
+    return source.section(dataset, labels, CONTRAST_COLUMNS, cell)
+
+
+def _tuned_note(source: Source, dataset: str, contrast: Contrast) -> str:
+    """Return a note on the models of a contrast whose chosen settings lie at the edge of what was tried, or ""."""
+    choices = {one.key: one.choice for one in source.study.shown_tuned}
+    found = [choices.get((dataset, model)) for model in (contrast.model, contrast.against)]
+    edges = [choice["model"] for choice in found if choice and not choice["interior"]]
+    return f"not bracketed: {', '.join(edges)}" if edges else ""
