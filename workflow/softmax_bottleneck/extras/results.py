@@ -83,7 +83,9 @@ def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) 
 
     The archive is a file in report/evidence/studies.
     """
-    say(f"wrote {archive.write(study, options.unfinished)}")
+    path = archive.write(study, options.unfinished)
+    missing = archive.load(path).missing
+    say(f"wrote {path}" + (f"; {len(missing)} parts have not finished, such as {missing[0]}" if missing else ""))
 
 
 def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -> None:

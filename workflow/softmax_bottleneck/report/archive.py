@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,8 @@ class FinishedStudy:
         claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         records: the measured numbers and the states of the runs.
         runs: the archived runs on published corpora; empty for a study without an archive.
+        tuned, contrasts, missing: the choices of a study that tunes its models, the comparisons that it names, and what
+            an archive of an unfinished study lacks (see `ArchiveFile`).
     """
 
     name: str
@@ -90,6 +92,9 @@ class FinishedStudy:
     claims: list[dict[str, Any]]
     records: records.Records
     runs: tuple[ArchivedRun, ...] = ()
+    tuned: tuple[dict[str, Any], ...] = ()
+    contrasts: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
 
     @cached_property
     def datasets(self) -> list[str]:
@@ -153,7 +158,8 @@ def machines(found: records.Records) -> str:
     """
     processors = [block.get("hardware", {}).get("cpu", "unknown") for block in found.environments]
     names = []
-    for hardware in sorted(set(map(str, found.states["hardware"])) - {""}) or processors:
+    every = {*map(str, found.states["hardware"]), *map(str, found.stages["hardware"])}
+    for hardware in sorted(every - {""}) or processors:
         others = sorted(set(INSTRUCTIONS.findall(hardware)) - USUAL)
         *first, last = _units(hardware)
         names += [*first, last + f" ({' and '.join(others)})" * bool(others)]
@@ -179,12 +185,13 @@ def write(study: Study, unfinished: bool = False) -> Path:
     found = collect.collect(study)
     states, stages = (table[table["state"].isin(FINISHED)] for table in (found.states, found.stages))
     rows = found.rows[found.rows["run_id"].isin({"", *states["run_id"], *stages["run_id"]})]
-    missing = len({*found.states["path"], *found.stages["path"]} - {*states["path"], *stages["path"]})
-    missing += sum(experiment.is_synthetic and found.synthetic.empty for experiment in study.experiments)
-    finished = len(states) + len(rows)
+    missing = sorted({*found.states["path"], *found.stages["path"]} - {*states["path"], *stages["path"]})
+    missing += [f"the choice of {'/'.join(one.key)} and its runs" for one in study.shown_tuned if not one.choice]
+    missing += [one.id for one in study.experiments if one.is_synthetic and found.synthetic.empty]
+    finished = len(states) + len(stages) + len(rows)
     if missing and not (unfinished and finished):
-        what = "planned runs, stages or synthetic experiments"
-        message = f"archive: {study.name}: {missing} {what} have not finished; run `make reproduce`"
+        what = "planned runs, stages, choices or synthetic experiments"
+        message = f"archive: {study.name}: {len(missing)} {what} have not finished; run `make reproduce`"
         raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
     found = replace(found, rows=rows, states=states, stages=stages)
     runs = [run for run in study.needed if run.path in set(states["path"])]
@@ -198,7 +205,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
         "hardware": machines(found),
         "digest": study.digest,
         "command": f"python -m softmax_bottleneck reproduce --study {called(study.file)}",
-        "corpora": {name: study.datasets[name].title for name in dict.fromkeys(found.states["dataset"])},
+        "corpora": {name: study.datasets[name].title for name in dict.fromkeys([*found.states["dataset"], *found.stages["dataset"]])},
         "environments": list(found.environments),
         "rows": columns_of(found.rows.drop(columns=["source", "std"])),
         "states": columns_of(found.states),
@@ -216,6 +223,13 @@ def write(study: Study, unfinished: bool = False) -> Path:
             if study.datasets[run.dataset].published_as and run.path in found.spectra
         ],
     }
+    if choices := [dict(one.choice) for one in study.shown_tuned if one.choice]:
+        kept = ("dataset", "model", "by", "curve", "best", "interior", "chosen")
+        content["tuned"] = [{key: choice[key] for key in kept} for choice in choices]
+    if study.contrasts:
+        content["contrasts"] = asdict(study.contrasts)
+    if missing:
+        content["missing"] = missing
     if first:
         content["predictions"] = {path: found.detail(path, "predictions") for path in first.values()}
     return save(content)
@@ -291,7 +305,8 @@ def load(path: Path) -> FinishedStudy:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora)
-    return FinishedStudy(name, *facts, [dict(claim) for claim in stored.claims], found, tuple(runs))
+    planned = (tuple(dict(choice) for choice in stored.tuned), stored.contrasts, stored.missing)
+    return FinishedStudy(name, *facts, [dict(claim) for claim in stored.claims], found, tuple(runs), *planned)
 
 
 def archived_runs() -> list[ArchivedRun]:

@@ -20,7 +20,7 @@ from softmax_bottleneck.records.records import STATES
 from softmax_bottleneck.report.claims.rules import VERDICTS
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
-from softmax_bottleneck.study import read, schema
+from softmax_bottleneck.study import Contrasts, read, schema
 
 ENDING = ".json.gz"
 MAX_BYTES = 1 << 24  # of the JSON text; the largest archive of the repository has 3 MB
@@ -92,7 +92,7 @@ class States:
 
 @schema.section
 class Stages(States):
-    """The columns of `Records.stages`; a value per finetuning or dynamic evaluation."""
+    """The columns of `Records.stages`; a value per finetuning, dynamic evaluation or run of a search."""
 
     stage: Column[Text]
 
@@ -163,6 +163,28 @@ class Prediction(TypedDict):
     top: list[dict[str, Scalar]]
 
 
+# --- searches -------------------------------------------------------------------------------------------------------
+@pydantic.with_config(OPEN)
+class ArchivedTrial(TypedDict):
+    """A point of a search, with its validation perplexity; null if a run diverged."""
+
+    point: dict[str, Scalar]
+    valid_ppl: Annotated[schema.Number, Field(ge=1)] | None
+
+
+@pydantic.with_config(OPEN)
+class Choice(TypedDict):
+    """The choice that ended the last round of a search (`measuring.choose`)."""
+
+    dataset: schema.Name
+    model: schema.Name
+    by: Text
+    curve: list[ArchivedTrial]
+    best: dict[str, Scalar]
+    interior: schema.Flag
+    chosen: dict[str, Scalar] | None
+
+
 # --- the file -------------------------------------------------------------------------------------------------------
 @schema.section
 class StoredRun:
@@ -203,10 +225,13 @@ class ArchiveFile:
         environments: the git commits, versions and hardware of the runs.
         rows: the measured numbers.
         states: the runs.
-        stages: the finetunings and dynamic evaluations.
+        stages: the finetunings, dynamic evaluations and runs of searches.
         claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         runs: the runs on published corpora.
         predictions: {path of a run: the words that the run predicts at the positions that the papers show}.
+        tuned: the last choice for each corpus and model that the study tunes.
+        contrasts: the comparisons that the study names beforehand.
+        missing: what has not finished, in an archive of an unfinished study: paths of runs, stages and choices.
     """
 
     study: schema.Name
@@ -222,6 +247,9 @@ class ArchiveFile:
     claims: list[Claim]
     runs: tuple[StoredRun, ...] = ()
     predictions: dict[str, list[Prediction]] = schema.EMPTY
+    tuned: tuple[Choice, ...] = ()
+    contrasts: Contrasts | None = None
+    missing: tuple[Text, ...] = ()
 
 
 def parse(content: object, where: str) -> ArchiveFile:

@@ -296,7 +296,10 @@ def finished_study(study: Study, found: records.Records, judged: list[dict[str, 
     `judged` is the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
     """
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
-    return archive.FinishedStudy(study.name, study.name, study.title, archive.machines(found), titles, judged, found)
+    facts = (study.name, study.title, archive.machines(found), titles, judged, found)
+    tuned = tuple(dict(one.choice) for one in study.shown_tuned if one.choice)
+    contrasts = dataclasses.asdict(study.contrasts) if study.contrasts else {}
+    return archive.FinishedStudy(study.name, *facts, tuned=tuned, contrasts=contrasts)
 
 
 def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:

@@ -114,7 +114,9 @@ class Study:
         first = tuple(dataclasses.replace(one, rounds=one.rounds[:1], choice=None) for one in self.tuned)
         keys = {one.key for one in self.tuned}
         fixed = tuple(run for run in self.runs if (run.dataset, run.model) not in keys)
-        return dataclasses.replace(self, tuned=first, runs=fixed)
+        later = {run.model for one in self.tuned for run in one.runs} - {run.model for one in first for run in one.runs}
+        labels = {model: label for model, label in self.labels.items() if model not in later}
+        return dataclasses.replace(self, tuned=first, runs=fixed, labels=labels)
 
     def updated(self) -> "Study":
         """Return the study as its file and the choices made by now declare it."""

@@ -123,14 +123,14 @@ def decide(tuning: Tuning, points: Sequence[Point], losses: Sequence[float]) -> 
 
 
 def _beyond(inner: float, end: float) -> list[float]:
-    """Return [the value one step beyond `end`], where `inner` is the value before it; [] if no new value follows.
+    """Return [the value one step beyond `end`], where `inner` is the value before it; [] if there is none.
 
-    Whole numbers are followed by whole numbers, and positive values by positive values.
+    Whole numbers are followed by whole numbers. Values that are not negative are followed by one that is not either.
     """
     value = end * end / inner if min(inner, end) > 0 else 2 * end - inner
     rounded = float(f"{value:.2g}")
-    value = rounded if (rounded - end) * (end - inner) > 0 else value
-    if isinstance(inner, int) and isinstance(end, int) and abs(end - inner) >= 1:
-        whole = math.floor(value) if end < inner else math.ceil(value)
-        return [whole] if whole != end and (whole > 0 or min(inner, end) <= 0) else []
-    return [value]
+    if (rounded - end) * (end - inner) > 0:
+        value = rounded
+    if isinstance(inner, int) and isinstance(end, int):
+        value = math.floor(value) if end < inner else math.ceil(value)
+    return [] if value < 0 <= min(inner, end) or (isinstance(end, int) and value == 0) else [value]
