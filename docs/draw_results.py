@@ -24,7 +24,6 @@ from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, S
 from softmax_bottleneck.report.report import environment  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
-from softmax_bottleneck.study import Study  # noqa: E402
 
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "findings"
@@ -146,7 +145,7 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
     yield f"{cell['n']}{', ' + cell['size'] + ' × parameters' if cell.get('size') else ''}"
 
 
-def results(study: Study, archives: Sequence[FinishedStudy]) -> list[str]:
+def results(archives: Sequence[FinishedStudy]) -> list[str]:
     """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models.
 
     `archives` are those of the study, one per machine. The first archive that has a model gives its numbers.
@@ -157,9 +156,9 @@ def results(study: Study, archives: Sequence[FinishedStudy]) -> list[str]:
     is_judged = len(set(verdicts)) > 1  # a study that varies one head can test no conclusion
     lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."] if is_judged else []
     lines += [line for other in again for line in agreement(archived, other)]
-    lines += ["", IMAGE] if study.name == PICTURED else []
-    shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(study.name, VARIED)
-    for dataset in study.datasets:
+    lines += ["", IMAGE] if archived.study == PICTURED else []
+    shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(archived.study, VARIED)
+    for dataset, title in archived.corpora.items():
         having = {m: [one for one in archives if one.records.values(dataset, m, "test_ppl")] for m in shown}
         first = {model: studies[0] for model, studies in having.items() if studies}
         if not first:
@@ -170,8 +169,9 @@ def results(study: Study, archives: Sequence[FinishedStudy]) -> list[str]:
         for model, own in found.items():
             place = "" if first[model] is archived else f" (on {first[model].hardware})"
             values = [(own.values(dataset, model, metric).values(), METRICS[metric][1]) for metric in metrics]
-            rows.append([study.labels[model] + place, *(_cell(list(all_), digits) for all_, digits in values)])
-        lines += ["", _heading(study, found, dataset), "", *table(rows)]
+            label = own.planned(dataset, model)["label"].iloc[0]
+            rows.append([label + place, *(_cell(list(all_), digits) for all_, digits in values)])
+        lines += ["", _heading(title, found, dataset), "", *table(rows)]
     return [*lines, ""]
 
 
@@ -259,10 +259,10 @@ def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
     return ["", sentence] if decided else []
 
 
-def _heading(study: Study, found: Mapping[str, Records], dataset: str) -> str:
+def _heading(title: str, found: Mapping[str, Records], dataset: str) -> str:
     counts = sorted({len(own.values(dataset, model, "test_ppl")) for model, own in found.items()})
     runs = f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} run{'' if counts == [1] else 's'} each"
-    words = f"{study.datasets[dataset].title}: mean ± standard deviation over {runs}."
+    words = f"{title}: mean ± standard deviation over {runs}."
     first = next(iter(found.values()))
     bound, rank = (source.exact_value(first, dataset, metric) for metric in ("entropy_ppl", "rank_truth"))
     if bound is None or rank is None:
@@ -285,9 +285,8 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     page = between("heads", all_heads(heads), page)
     for archived in reversed(studies):  # a later archive is overwritten: the first stays
         if begin(archived.study) in page:
-            study = config.load_study(ROOT / "config" / f"{archived.study}.yaml")
             archives = [one for one in studies if one.study == archived.study]
-            page = between(archived.study, results(study, archives), page)
+            page = between(archived.study, results(archives), page)
         if begin(f"averaging in {archived.study}") in page:
             page = between(f"averaging in {archived.study}", averaging(archived), page)
         if begin(f"steps in {archived.study}") in page:

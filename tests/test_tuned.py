@@ -17,7 +17,9 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.study import Study
 
 STUDY = Path(__file__).parent / "tuned-nano.yaml"
-WORDS = [sys.executable, "-m", "softmax_bottleneck", "reproduce", "--cores", "1", "--study", "study.yaml", "--", "results/tuned-nano/records.json"]
+RECORDS = "results/tuned-nano/records.json"  # with --until, Snakemake plans nothing after a choice
+STEP = [sys.executable, "-m", "softmax_bottleneck"]
+WORDS = [*STEP, "reproduce", "--cores", "1", "--study", "study.yaml", "--", RECORDS]
 
 
 def killed(condition: Callable[[], bool]) -> None:

@@ -231,9 +231,12 @@ class Display(AbstractContextManager["Display"]):
 
     def _hours_of_tuned(self) -> dict[str, float]:
         """Return the hours of the runs of tuned models: those of the model's first trial, which `check` has seen."""
-        first = {one.key: self.hours.get(one.runs[0].path, 0.0) for one in self.study.shown_tuned}
-        hours = {run.path: first[one.key] for one in self.study.shown_tuned for run in (*one.runs, *one.expected)}
-        return hours | {run.path: first[key] for run in self.runs.values() if (key := (run.dataset, run.model)) in first}
+        hours: dict[str, float] = {}
+        for one in self.study.shown_tuned:
+            confirmed = [run for run in self.runs.values() if (run.dataset, run.model) == one.key]
+            first = self.hours.get(one.runs[0].path, 0.0)
+            hours |= {run.path: first for run in (*one.runs, *one.expected, *confirmed)}
+        return hours
 
     def _epochs_done(self, run: Run) -> int:
         folder = self.study.store.run_folder(run.path)

@@ -39,9 +39,9 @@ def choose(study: Study, path: str, say: Say) -> None:
             own.append(done["best_valid_loss_nats"] if done["status"] == "ok" else math.inf)
         losses.append(sum(own) / len(own))
     if not any(map(math.isfinite, losses)):
-        name, tried = f"models.{ended.model}", len(losses)
-        raise UserError(f"{study.file}: {name}: all {tried} points of `tuning.grid` diverged on {ended.dataset}. Expected "
-                        "one that does not. Fix: add smaller values to the grid")  # fmt: skip
+        problem = f"models.{ended.model}: all {len(losses)} points of the search diverged on {ended.dataset}"
+        fix = "Expected one that does not. Fix: add smaller values to `tuning.grid`"
+        raise UserError(f"{study.file}: {problem}. {fix}")
     decision = decide(tuning, [trial.point for trial in ended.trials], losses)
     ppls = [math.exp(loss) if math.isfinite(loss) else None for loss in losses]
     curve: list[dict[str, Any]] = [
@@ -62,6 +62,6 @@ def choose(study: Study, path: str, say: Say) -> None:
         "provenance": provenance.block(made_by=step_code("choose"), parents=parents),
     }
     artefacts.write_json(study.choice_file(path), content)
-    values = ", ".join(f"{setting} = {value:g}" if isinstance(value, float) else f"{setting} = {value}" for setting, value in best.items())
-    verdict = "chosen" if not decision.following else f"at an edge; {len(decision.following)} more to try"
-    say(f"{ended.dataset}/{ended.model}: {values} is best of {len(losses)}, {tuning.by} {ppls[decision.best]:.2f}: {verdict}")
+    values = ", ".join(f"{setting} = {value}" for setting, value in best.items())
+    verdict = f"{len(decision.following)} more to try" if decision.following else "chosen"
+    say(f"{path}: {tuning.by} {ppls[decision.best]:.2f} at {values}, best of {len(losses)}: {verdict}")

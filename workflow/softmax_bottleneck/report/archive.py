@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from softmax_bottleneck.report.archive_file import ENDING
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, CorpusData
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
-from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.study import Contrasts, Run, Study
 
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
@@ -93,7 +93,7 @@ class FinishedStudy:
     records: records.Records
     runs: tuple[ArchivedRun, ...] = ()
     tuned: tuple[dict[str, Any], ...] = ()
-    contrasts: Mapping[str, Any] = field(default_factory=dict)
+    contrasts: Contrasts | None = None
     missing: tuple[str, ...] = ()
 
     @cached_property
@@ -199,13 +199,14 @@ def write(study: Study, unfinished: bool = False) -> Path:
     for run in runs:
         if study.datasets[run.dataset].kind != "language" and found.detail(run.path, "predictions"):
             first.setdefault((run.dataset, run.model), run.path)
+    corpora = [*found.states["dataset"], *found.stages["dataset"]]
     content = {
         "study": study.name,
         "title": study.title,
         "hardware": machines(found),
         "digest": study.digest,
         "command": f"python -m softmax_bottleneck reproduce --study {called(study.file)}",
-        "corpora": {name: study.datasets[name].title for name in dict.fromkeys([*found.states["dataset"], *found.stages["dataset"]])},
+        "corpora": {name: study.datasets[name].title for name in dict.fromkeys(corpora)},
         "environments": list(found.environments),
         "rows": columns_of(found.rows.drop(columns=["source", "std"])),
         "states": columns_of(found.states),

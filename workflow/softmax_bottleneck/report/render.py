@@ -298,8 +298,7 @@ def finished_study(study: Study, found: records.Records, judged: list[dict[str, 
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
     facts = (study.name, study.title, archive.machines(found), titles, judged, found)
     tuned = tuple(dict(one.choice) for one in study.shown_tuned if one.choice)
-    contrasts = dataclasses.asdict(study.contrasts) if study.contrasts else {}
-    return archive.FinishedStudy(study.name, *facts, tuned=tuned, contrasts=contrasts)
+    return archive.FinishedStudy(study.name, *facts, tuned=tuned, contrasts=study.contrasts)
 
 
 def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:

@@ -10,4 +10,13 @@ from softmax_bottleneck.study.fits import Fit, Unit
 from softmax_bottleneck.study.runs import Body, Dynamic, Evaluation, Head, Run, Schedule, Stages, canonical_json
 from softmax_bottleneck.study.schema import did_you_mean, find_config, load_yaml, parse_yaml, read
 from softmax_bottleneck.study.studies import Study, export, load_study, study_from_environment, typed
-from softmax_bottleneck.study.study_file import Column, Experiment, Search, StudyFile, load_experiment
+from softmax_bottleneck.study.study_file import (
+    Column,
+    Contrast,
+    Contrasts,
+    Experiment,
+    Search,
+    StudyFile,
+    load_experiment,
+)
+from softmax_bottleneck.study.tuning import TunedModel

@@ -57,8 +57,8 @@ def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
     """
     found: dict[str, tuple[Run, ...]] = {}
     searches = {run.path: (*tuned.key, "search") for tuned in study.shown_tuned for run in tuned.runs}
-    by_model = itertools.groupby(study.needed, key=lambda run: searches.get(run.path, (run.dataset, run.model)))
-    for (dataset, model, *_), replicas in by_model:
+    by_model = itertools.groupby(study.needed, key=lambda run: searches.get(run.path, (run.dataset, run.model, "")))
+    for (dataset, model, _), replicas in by_model:
         while runs := tuple(itertools.islice(replicas, study.replicas_per_job)):
             seeds = "+".join(str(run.seed) for run in runs)
             paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()

@@ -122,8 +122,8 @@ class Study:
         """Return the study as its file and the choices made by now declare it."""
         if not self.tuned:
             return self
-        limits = {"max_wall": self.max_wall, "time_margin": self.time_margin}
-        return dataclasses.replace(load_study(self.file, self.overrides, self.store), **limits)
+        now = load_study(self.file, self.overrides, self.store)
+        return dataclasses.replace(now, max_wall=self.max_wall, time_margin=self.time_margin)
 
     # --- what experiments include
     def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
@@ -345,10 +345,10 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
                 chosen = dataclasses.replace(model, entry=study_file.at_point(model.entry, point or {}, where))
                 runs, author, stages = plan(dataset, chosen)
                 planned[dataset.name, model.name] = (runs if found.choice else [], author, stages)
-    searches = {name: (entry.grid, tuple(members[name])) for name, entry in declared.models.items() if entry.grid}
+    searches = {name: (entry.grid, list(members[name])) for name, entry in declared.models.items() if entry.grid}
     for one in tuned:
-        trials = dict.fromkeys(run.model for run in one.runs)
-        searches[one.key[1]] = (declared.tuning.grid, (*searches.get(one.key[1], ({}, ()))[1], *trials))
+        grid = declared.tuning.grid if declared.tuning else {}
+        searches.setdefault(one.key[1], (grid, []))[1].extend(run.model for run in one.runs)
     resolver = _ExperimentResolver(declared, datasets, members, near, where)
     study = Study(
         name=declared.study,

@@ -1,4 +1,4 @@
-"""The search of a study that tunes its models (key `tuning`), and its comparisons named beforehand (key `contrasts`)."""
+"""The search of a study that tunes its models (key `tuning`), and the comparisons that it names (key `contrasts`)."""
 
 import itertools
 import math
@@ -15,9 +15,8 @@ from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.records import SEARCH
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
-from softmax_bottleneck.report.source import Source
-from softmax_bottleneck.study.study_file import Contrast
-from softmax_bottleneck.study.tuning import TunedModel
+from softmax_bottleneck.report.source import Source, label
+from softmax_bottleneck.study import Contrast, TunedModel
 
 ALPHA = 0.05  # of the corrected p-values
 SAME_SIZE = 0.01  # relative difference of parameters below which two models have the same size
@@ -50,11 +49,11 @@ def tuning_figure(source: Source) -> plots.Drawing:
     def draw(panels: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         for panel, axis in zip(panels, axes, strict=True):
             for model, curve in own[own["setting"] == axis].groupby("model", sort=False):
-                style = looks[str(model)]
-                panel.plot(curve["value"], curve[metrics.VALID_PPL], color=style.colour, linestyle=style.dash, marker=".")
-                best = curve[curve["best"]]
-                face = style.colour if best["interior"].all() else "none"
-                panel.plot(best["value"], best[metrics.VALID_PPL], **style.dot | {"markersize": 9, "markerfacecolor": face})
+                style, best = looks[str(model)], curve[curve["best"]]
+                line = {"color": style.colour, "linestyle": style.dash, "marker": "."}
+                panel.plot(curve["value"], curve[metrics.VALID_PPL], **line)
+                dot = {"markersize": 9, "markerfacecolor": style.colour if best["interior"].all() else "none"}
+                panel.plot(best["value"], best[metrics.VALID_PPL], **style.dot | dot)
             if min(grid[axis]) > 0:
                 panel.set_xscale("log")
                 panel.set_xticks(sorted(set(own["value"])), [f"{value:g}" for value in sorted(set(own["value"]))])
@@ -162,7 +161,7 @@ def contrasts_table(source: Source, dataset: str) -> Section:
         return Cell(label=verdict(change, corrected[row], planned.margin if planned else 0.0))
 
     labels = {
-        name: f"{source.models.get(one.model, one.model)} against {source.models.get(one.against, one.against)}: {one.label}"
+        name: f"{label(source.study, one.model)} against {label(source.study, one.against)}: {one.label}"
         for name, one in family.items()
     }
     return source.section(dataset, labels, CONTRAST_COLUMNS, cell)
