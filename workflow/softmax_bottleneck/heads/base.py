@@ -65,10 +65,11 @@ class Head(nn.Module):
 
     def forward(self, h: Tensor, target: Tensor | None = None, *, generator: torch.Generator | None = None) -> Any:
         """Return ``losses(h, target)`` or, without a target, ``log_probs(h)``."""
-        if self.decoder.weight.dtype.itemsize < torch.float32.itemsize:
-            return self._in_float32()(h, target, generator=generator)
+        dtype = self.decoder.weight.dtype
+        if dtype.itemsize < torch.float32.itemsize:
+            return self._in_float32().forward(h, target, generator=generator)
         with without_autocast(h.device):
-            h = h.to(self.decoder.weight.dtype)
+            h = h.to(dtype)
             if target is None:
                 return self._log_probs(h, generator)
             return self._losses(h, target.reshape(-1), generator)
@@ -94,7 +95,7 @@ class Head(nn.Module):
             target: ids of the words to predict, int64 [N] or [T, B].
             generator: random generator of the head's dropout masks in train mode; None for torch's default generator.
         """
-        losses: RowNLL = self(h, target, generator=generator)
+        losses: RowNLL = self.forward(h, target, generator=generator)
         return losses
 
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -118,7 +119,7 @@ class Head(nn.Module):
 
         ``generator`` draws the head's dropout masks in train mode (None: torch's default generator).
         """
-        log_p_NV: Tensor = self(h, generator=generator)
+        log_p_NV: Tensor = self.forward(h, generator=generator)
         return log_p_NV
 
     @property
