@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -174,6 +175,24 @@ def test_bad_keys_are_one_line(tmp_path: Path, changes: dict[str, object], messa
     with pytest.raises(UserError, match=message) as found:
         study_in(tmp_path, **changes)
     assert "\n" not in str(found.value)
+
+
+def test_a_damaged_choice_is_found_removed_and_made_again(study: Study) -> None:
+    def choice_in(file: Path) -> dict[str, object]:
+        return json.loads(file.read_text(encoding="utf-8")) | {"provenance": None}
+
+    done = end_rounds(study, by_rate)
+    path = next(reversed(done.rounds))
+    file = done.choice_file(path)
+    whole = choice_in(file)
+    small.flip(file)
+    damaged = done.updated()
+    assert damaged.unchosen == [file] and damaged.awaited
+    found, removed = verify.repair(damaged)
+    assert "damaged" in {finding.kind for finding in found.findings if finding.file.endswith(file.name)}
+    assert file.relative_to(study.store.root) in removed and not file.exists()
+    choose(damaged, path, small.quiet)
+    assert choice_in(file) == whole
 
 
 # --- records, archive, report ----------------------------------------------------------------------------------------

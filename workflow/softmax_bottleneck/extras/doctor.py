@@ -182,6 +182,7 @@ def _size(study: Study) -> Finding:
     except errors.UserError as error:
         state = NOTE if shutil.which("sbatch") else BAD  # a login node has less memory than those that compute
         return Finding("size", state, str(error), "change the study, or free memory or disk")
-    left = [run for run in study.needed if not plan.is_done(study, run)]
+    runs = (*study.needed, *study.awaited)
+    left = [run for run in runs if not plan.is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
-    return Finding("size", OK, f"{len(left)} of {len(study.needed)} runs are left; they need {disk_gb:.1f} GB of disk")
+    return Finding("size", OK, f"{len(left)} of {len(runs)} runs are left; they need {disk_gb:.1f} GB of disk")

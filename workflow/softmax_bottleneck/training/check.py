@@ -109,7 +109,7 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
         if there < needed:
             raise UserError(f"{study.file}: models.{run.model}: {key}: {split} of {run.dataset} has {there} tokens, "
                             f"and {needed} are needed: take fewer streams (or pieces), or more text")  # fmt: skip
-    left = [run for run in study.needed if not is_done(study, run)]
+    left = [run for run in (*study.needed, *study.awaited) if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
     root = study.store.root.absolute()
     free_gb = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free / 1e9
