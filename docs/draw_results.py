@@ -5,10 +5,9 @@ python docs/draw_results.py    # also docs/overview.svg, if results/ has the dem
 
 from __future__ import annotations
 
-import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from softmax_bottleneck import study as config  # noqa: E402
 from softmax_bottleneck.records.records import Records  # noqa: E402
-from softmax_bottleneck.report import archive, cells, compare, findings, source  # noqa: E402
+from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, numbers, source  # noqa: E402
 from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
@@ -29,16 +27,13 @@ README, PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "findings"
 PICTURED = "demo"
 PICTURE = ROOT / "docs" / "overview.svg"
-STUDIES = "report/evidence/studies"
-MOST_LINKS = 3  # of a finding; more studies are linked by their folder
 MODELS = ("softmax", "ss", "gss", "gss-c1.5", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
-RATES = ("10", "5")  # learning rates at which MoC with K = 1 learns
-STEPS = {  # from the softmax to MoS: {model without its rate: what it adds to the one before}
-    "softmax": "",
-    "moc-k1": "the layer: MoC with K = 1 against Softmax",
-    "moc": "mixing contexts: MoC against MoC with K = 1",
-    "mos": "mixing probabilities: MoS against MoC",
-}
+STEPS = (  # from the softmax to MoS
+    "",
+    "the layer: one tanh layer against Softmax",
+    "mixing contexts: MoC against the layer",
+    "mixing probabilities: MoS against MoC",
+)
 VARIED = (
     "moc-k1",
     "moc-k2",
@@ -47,7 +42,7 @@ VARIED = (
     "mos-k2",
     "mos-k15",
     "mos-dropout",
-    *(f"{model}-r{RATES[0]}" for model in STEPS),
+    *(f"{model}-r10" for model in ("softmax", "moc-k1", "moc", "mos")),
 )  # of rank-or-mixture
 # Of the demonstration: Softmax, the same with the extra layer of MoS (K = 1), and MoS with K = 4.
 LAYERS = ("softmax-nt", "mos-nt-components1", "mos-nt-components4")
@@ -88,7 +83,8 @@ def between(name: str, lines: Sequence[str], text: str) -> str:
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table, the first row as its head."""
-    return [f"| {' | '.join(row)} |" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    cells = [[cell.replace("— ×", "—") for cell in row] for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    return [f"| {' | '.join(row)} |" for row in cells]
 
 
 # --- README ---------------------------------------------------------------------------------------------------------
@@ -97,52 +93,70 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     found = findings.answer(studies)
     lines = ["", f"**{found['answer']}**"]
     for number, finding in enumerate(found["findings"], 1):
-        links = [f"[{name}]({STUDIES}/{name}.json.gz)" for name in finding["studies"]]
-        if len(links) > MOST_LINKS:
-            links = [f"[{len(links)} archived studies]({STUDIES})"]
-        image = f"docs/findings/{finding['id']}.svg"
+        name = f"{number}. {finding['title']}" if finding["is_named"] else f"Exploratory: {finding['title']}"
         lines += [
             "",
-            f"**{number}. {finding['title']}.** {finding['sentence']}",
-            f"*Number:* {finding['number']}.",
-            f"*Overturned by:* {finding['overturn']} *Evidence:* {', '.join(links)}.",
+            f"**{name}.** {finding['sentence']}",
+            "<details><summary>Number</summary>",
             "",
-            f'<img src="{image}" width="400" alt="{finding["axis"]}">',
+            f"{finding['number']}. [Evidence, and what would overturn it](docs/results.md#{finding['id']})",
+            "</details>",
         ]
     return [*lines, ""], {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
 
 
+def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
+    """Return the table of MoC and MoS against the softmax, for every setting in which MoS has an interval."""
+    evidence = findings.Evidence.of(studies)
+    moc, mos = ({one.setting: one for one in evidence.against(label) if one.ends} for label in ("MoC", "MoS"))
+    rows = [["setting", "MoC", "MoS", "share of MoC", "time of MoS"]]
+    for setting, one in mos.items():
+        part = moc.get(setting)
+        size = "" if one.is_equal_size else f", {numbers.number(one.size)} × parameters"
+        share = findings.share_text(part, one) if part else "—"
+        change = part.short_text if part else "—"
+        rows.append([setting.label, change, one.short_text + size, share, f"{numbers.number(one.time, 1)} ×"])
+    return ["", *table(rows), ""]
+
+
+def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
+    """Return the lines of docs/results.md with all numbers of every finding."""
+    lines = []
+    for finding in findings.answer(studies)["findings"]:
+        kind = "Named before the runs." if finding["is_named"] else "Exploratory."
+        studies_used = f"Archives: {', '.join(finding['studies'])}"
+        overturned = f"Overturned by: {finding['overturn']}"
+        items = [f"* {text}" for text in (finding["number"], overturned, *finding["details"], studies_used)]
+        image = f'<img src="findings/{finding["id"]}.svg" width="400" alt="{finding["axis"]}">'
+        title = f'<a id="{finding["id"]}"></a>**{finding["title"]}.** {finding["sentence"]} {kind}'
+        lines += ["", title, "", image, "", *items]
+    return [*lines, ""]
+
+
 def advice(heads: Mapping[str, Any]) -> list[str]:
-    """Return the table of heads with a recommendation, without perplexities."""
+    """Return the table of heads with exploratory estimates and costs, without perplexities."""
     recommendation = environment().get_template("claims.html.j2").module.recommendation
-    rows = [["head", "recommendation", "parameters", "time", "memory", "Press rank"]]
+    rows = [["head", "estimate", "parameters", "time", "memory", "Press rank"]]
     for row in heads["rows"]:
-        first = row["first"]
-        costs = [f"{value} ×" for value in (first["size"], first["time"], row["memory"])]
-        rows.append([row["label"], str(recommendation(row, row is heads["rows"][0])).strip(), *costs, first["press"]])
+        costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
+        rows.append([row["label"], str(recommendation(row)).strip(), *costs, row["costs"]["press"]])
     return ["", *table(rows), ""]
 
 
 # --- docs/results.md ------------------------------------------------------------------------------------------------
 def all_heads(heads: Mapping[str, Any]) -> list[str]:
-    """Return the table of every head relative to the softmax: a row per corpus of each archived study."""
-    rows = [["corpus (study)", *(row["label"] for row in heads["rows"])]]
-    for index, column in enumerate(heads["columns"]):
-        source = ", ".join(filter(None, (column["study"], column["hardware"])))
-        changes = (" ".join(_parts(row["cells"][index])) for row in heads["rows"])
-        rows.append([f"{column['corpus']} ({source})", *changes])
+    """Return the table of every contrast of a head with the softmax: a row per setting and head."""
+    rows = [["setting", "head", "change", "n", "parameters", "time", "learning rates"]]
+    softmax, *others = heads["rows"]
+    for index, setting in enumerate(heads["columns"]):
+        base = f"{setting} (softmax: {softmax['cells'][index]['value']})"
+        for row in (row for row in others if row["cells"][index]):
+            cell = row["cells"][index]
+            change = cell["value"] + (f" ({cell['interval']})" if cell["interval"] else "")
+            costs = (f"{cell[name]} ×" for name in ("size", "time"))
+            rows.append([base, row["label"], change, cell["n"].removeprefix("n = "), *costs, cell["rates"]])
+            base = ""
     return ["", *table(rows), ""]
-
-
-def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the texts of a cell: value, interval, n and, if they differ, the ratio of parameters to the softmax."""
-    if not cell:
-        yield "not run"
-        return
-    yield cell["value"]
-    if cell.get("interval"):
-        yield f"({cell['interval']})"
-    yield f"{cell['n']}{', ' + cell['size'] + ' × parameters' if cell.get('size') else ''}"
 
 
 def results(archives: Sequence[FinishedStudy]) -> list[str]:
@@ -189,18 +203,26 @@ def averaging(archived: FinishedStudy) -> list[str]:
     return ["", *table([head, *rows]), ""]
 
 
-def steps(archived: FinishedStudy) -> list[str]:
-    """Return a table of what each of STEPS changes, with its share of the whole gain in log perplexity."""
-    rows = [["rate", "step", "change in test perplexity", "share of the gain of MoS"]]
-    for rate in RATES:
-        pairs = [(f"{model}-r{rate}", f"{before}-r{rate}", STEPS[model]) for before, model in pairwise(STEPS)]
-        found = [(findings.comparisons([archived], *pair, findings.BETTER), label) for *pair, label in pairs]
-        on = {one.place for one in found[0][0]}  # MoC with K = 1 ran on one corpus at most
-        changes = [one.row(label) for every, label in found for one in every if one.place in on]
-        gains = [math.log1p(row.value / 100) for row in changes]
-        plot = findings.DotPlot(changes, axis="")
-        shares = [f"{gain / sum(gains):.0%}".replace("%", " %") for gain in gains]
-        rows += [[rate, row.label, plot.text(row), share] for row, share in zip(changes, shares, strict=True)]
+def steps(studies: Sequence[FinishedStudy]) -> list[str]:
+    """Return a table of what each of STEPS changes, with its share of the gain of MoS in log perplexity.
+
+    A row has all archived runs of both heads. Settings without all of STEPS are left out.
+    """
+    rows = [["setting", "step", "change in perplexity", "share of the gain of MoS", "learning rates"]]
+    found, mixtures = contrasts.samples(studies), findings.TEXTS["heads"]
+    heads = (findings.TEXTS["baseline"], findings.TEXTS["layer"], mixtures["MoC"], mixtures["MoS"])
+    for setting in contrasts.settings_of(found):
+        base = contrasts.pick(found, setting, heads[0])
+        size = base.mean("parameters") if base else 0.0
+        chain = [base, *(contrasts.pick(found, setting, head, size) for head in heads[1:])]
+        known = [sample for sample in chain if sample]
+        if len(known) == len(STEPS) and not any(sample.n_diverged for sample in known):
+            pairs = zip(STEPS[1:], pairwise(known), strict=True)
+            own = [contrasts.Contrast(name, two, one) for name, (one, two) in pairs]
+            whole = sum(one.interval.value for one in own)
+            for one in own:
+                share = numbers.percent(one.interval.value / whole)
+                rows.append([setting.label, one.label, one.value_text, share, one.rates])
     return ["", *table(rows), ""]
 
 
@@ -277,8 +299,7 @@ def _cell(values: Sequence[float], digits: int) -> str:
 # --- files ----------------------------------------------------------------------------------------------------------
 def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     """Return {path: new text} of every file that is written from the archived studies."""
-    demo = config.load_study(ROOT / "config" / "demo.yaml")
-    heads = compare.head_table(studies, demo)
+    heads = compare.head_table(studies)
     assert heads is not None
     lines, figures = answer(studies)
     readme, page = (path.read_text(encoding="utf-8") for path in (README, PAGE))
@@ -289,11 +310,12 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
             page = between(archived.study, results(archives), page)
         if begin(f"averaging in {archived.study}") in page:
             page = between(f"averaging in {archived.study}", averaging(archived), page)
-        if begin(f"steps in {archived.study}") in page:
-            page = between(f"steps in {archived.study}", steps(archived), page)
+    page = between("findings", evidence(studies), page)
+    page = between("steps", steps(studies), page)
     page = between("readings", readings(studies), page)
     page = between("mixture runs", mixture_runs(studies), page)
-    return {README: between("heads", advice(heads), between("findings", lines, readme)), PAGE: page, **figures}
+    readme = between("estimates", estimates(studies), between("findings", lines, readme))
+    return {README: between("heads", advice(heads), readme), PAGE: page, **figures}
 
 
 def main() -> None:

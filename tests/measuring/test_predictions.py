@@ -8,7 +8,7 @@ import scipy.stats
 from softmax_bottleneck.corpora import tokenise
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.measuring import predictions
-from softmax_bottleneck.measuring.statistics import wilson
+from softmax_bottleneck.statistics.intervals import wilson_ends
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import ROOT
 
@@ -69,4 +69,4 @@ def test_hit_rates_count_ranks():
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 10), (10, 10), (81, 263), (15_000, 82_429)])
 def test_wilson_is_scipys(successes, n):
     expected = scipy.stats.binomtest(successes, n).proportion_ci(0.95, method="wilson")
-    assert wilson(successes, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert wilson_ends(successes / n, n) == pytest.approx((expected.low, expected.high), abs=1e-12)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from softmax_bottleneck.measuring.statistics import Wins, win_matrix
 from softmax_bottleneck.measuring.wordsim import Benchmark, evaluate, read_benchmark
+from softmax_bottleneck.statistics.correlations import Wins, win_matrix
 from softmax_bottleneck.store.errors import DataError
 
 PUBLISHED = Path(__file__).parents[2] / "report" / "published"

@@ -20,10 +20,10 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from softmax_bottleneck.measuring import statistics  # noqa: E402
-from softmax_bottleneck.measuring.statistics import Summary  # noqa: E402
 from softmax_bottleneck.ranks import robustness  # noqa: E402
 from softmax_bottleneck.report.source import read_published  # noqa: E402
+from softmax_bottleneck.statistics.correlations import pearson  # noqa: E402
+from softmax_bottleneck.statistics.samples import Summary, student_t  # noqa: E402
 
 FILE = ROOT / "report" / "published" / "consistency.csv"
 
@@ -221,7 +221,7 @@ def _p_value(rows: Rows, models: tuple[str, str], printed: str, what: str, where
     inputs = [rows.number(model=m, metric="test_ppl", column=c) for m in models for c in ("value", "std")]
 
     def formula(mean1: float, sd1: float, mean2: float, sd2: float) -> float:
-        test = statistics.student_t(Summary(SEEDS, mean1, sd1), Summary(SEEDS, mean2, sd2))
+        test = student_t(Summary(SEEDS, mean1, sd1), Summary(SEEDS, mean2, sd2))
         return math.nan if test.p is None else test.p
 
     return _derived(what, f"{where}, from its means and deviations", printed, formula, inputs, note)
@@ -245,7 +245,7 @@ def _figure2() -> Iterator[Check]:
 
 def _correlation(printed: str, dots: pd.DataFrame, what: str) -> Check:
     """Printed r against the dots'; the axis of perplexity is drawn falling, so a helpful rank has a positive r."""
-    found = statistics.pearson(-dots["test_ppl"], dots["rank_press"], np.random.default_rng(0), n_resamples=0)
+    found = pearson(-dots["test_ppl"], dots["rank_press"], np.random.default_rng(0), n_resamples=0)
     r = found.r or 0.0
     follows = abs(r - float(printed)) <= DOT_TOLERANCE + Printed(printed).unit / 2
     opposite = abs(-r - float(printed)) <= DOT_TOLERANCE + Printed(printed).unit / 2

@@ -1,7 +1,6 @@
 """Studies side by side: the matrix of conclusions, on the terminal, as files, from read-only folders."""
 
 import csv
-import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -13,12 +12,12 @@ import numpy as np
 import pytest
 from scipy import stats
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import compare
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.study import Study
+from trained_examples import Trained, near
+from trained_examples import study as trained
 
 HARDWARE = "cpu AVX512, Fake CPU"
 NUMBER = {"what": "a difference", "text": "−3.0 %", "unit": "%", "value": -3.0, "low": -4.0, "high": -2.0, "n": (3, 3)}
@@ -123,76 +122,73 @@ def test_columns_are_corpora_that_test_something_and_what_needs_no_corpus_spans_
     assert [cell["is_own"] for cell in rows["mos-better"]["cells"]] == [True, False, False]
 
 
-@pytest.fixture
-def planned(tmp_path: Path) -> Study:
-    return fake.load(tmp_path)
+MIXTURE = {"components": 5, "dropout_latent": 0}
 
 
-def test_heads_are_compared_with_the_softmax_at_its_size_where_there_is_such_a_model(planned: Study) -> None:
-    levels = {"softmax": 50.0, "gss": 50.1, "mos": 40.0, "mos-equal": 45.0, "moc": 60.0}
-    rows = [(model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in levels.items()]
-    rows += [(model, "parameters", "", [{"moc": 1.2e6, "gss": 0.8e6}.get(model, 1e6)] * 3) for model in levels]
-    times = {"softmax": [1.0, 1.1, 0.9], "gss": [1.3, 1.5, 1.6]}
-    rows += [(model, "sec_per_epoch", "", own) for model, own in times.items()]
-    rows += [(model, "unigram_ppl", "", [60.0] * 3) for model in levels]
-    single = [(model, "test_ppl", "", [x]) for model, x in {"softmax": 80.0, "gss": 40.0}.items()]
-    alone = study("none", [], ("mos", "test_ppl", "", [50.0] * 3))
-    table = compare.head_table([study("own", [], *rows), study("one", [], *single), alone], planned)
-    assert [column["study"] for column in table["columns"]] == ["own", "one"]
-    cells = {row["label"]: row["cells"] for row in table["rows"]}
-    assert list(cells) == ["Softmax", "GSS", "MoC", "MoS"]
-    assert cells["MoS"][0]["value"] == "−10.0\u00a0%" and cells["MoS"][0]["sign"] == -1 and not cells["MoS"][1]
-    assert cells["MoC"][0]["sign"] == 1 and cells["MoC"][0]["size"] == "1.20" and cells["MoC"][0]["unlearned"] == 3
-    slower = stats.ttest_ind(np.log(times["gss"]), np.log(times["softmax"]), equal_var=False).confidence_interval()
-    assert table["rows"][1]["first"]["least_time"] == f"{np.exp(slower.low):.2f}"
-    assert cells["GSS"][0]["size"] == "0.80"
-    assert cells["GSS"][0]["sign"] == 0 and cells["GSS"][1]["value"] == "−50.0\u00a0%"
-    assert not cells["GSS"][1]["interval"] and cells["Softmax"][1]["value"] == "80.00"
-    logs = np.log([[45, 45.45, 44.55], [50, 50.5, 49.5]])
-    low, high = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
-    assert cells["MoS"][0]["interval"] == f"−{-100 * np.expm1(low):.1f} to −{-100 * np.expm1(high):.1f}"
-    assert compare.head_table([alone], planned) is None and table["rows"][3]["gain"] == "10.0"
-    twice = compare.head_table([study("own", [], *rows), study("again", [], *rows)], planned)  # on one corpus
-    assert [row["compared"] for row in twice["rows"]] == [1] * 4 and twice["rows"][3]["lower"] == 1
+def mos(level: float, **more: Any) -> Trained:
+    return Trained(head="mos", options=MIXTURE, ppl=near(level), **more)
 
 
-def test_a_synthetic_language_gives_no_recommendation_beside_natural_text(planned: Study) -> None:
-    def trained(name: str, softmax: float, *more: examples.Row) -> FinishedStudy:
-        levels = {"softmax": softmax, "mos": 40.0}.items()
-        made = study(name, [], *((model, "test_ppl", "", [x, 1.01 * x, 0.99 * x]) for model, x in levels),
-                     *((model, "parameters", "", [1e6] * 3) for model, _ in levels), *more)  # fmt: skip
-        frames = (made.records.rows.assign(dataset=name), made.records.states.assign(dataset=name))
-        return dataclasses.replace(made, records=Records(*frames))
+def test_heads_are_compared_with_the_softmax_in_every_setting() -> None:
+    costs = {"parameters": 1.004e6, "sec_per_epoch": 25.0, "rank_press": 3400.0}
+    one = trained("one", "ptb", softmax=Trained(ppl=near(50)), mos=mos(45, metrics=costs),
+                  gss=Trained(head="gss", options={"c": -1.5, "k": 2.5}, ppl=[49.0]))  # fmt: skip
+    two = trained("two", "wt2-small", softmax=Trained(ppl=near(60)), mos=mos(61, width=64))
+    table = compare.head_table([one, two])
+    assert table["columns"] == ["Ptb, d = 32, 10 epochs"]  # wt2-small has no softmax of MoS's width
+    rows = {row["label"]: row for row in table["rows"]}
+    assert list(rows) == ["Softmax", "GSS", "MoS"]
+    cell = rows["MoS"]["cells"][0]
+    ends = stats.ttest_ind(np.log(near(45)), np.log(near(50)), equal_var=False).confidence_interval()
+    assert cell["value"] == "−10.0\u00a0%" and cell["sign"] == -1
+    assert cell["interval"] == " to ".join(f"−{-100 * np.expm1(end):.1f}" for end in ends)
+    assert rows["MoS"]["costs"] | {"effective": ""} == {"size": "1.00", "time": "2.5", "press": "3400", "effective": ""}
+    assert not rows["GSS"]["cells"][0]["interval"] and rows["GSS"]["advice"] == "untested"
+    assert rows["Softmax"]["cells"][0]["value"] == f"{np.exp(np.log(near(50)).mean()):.2f}"
+    assert compare.head_table([trained(mos=mos(50))]) is None
 
-    language = trained(
-        "language", 50.0, ("softmax", "law_test_ppl", "", [30.0] * 3), ("mos", "unigram_ppl", "", [41.0] * 3)
+
+def test_a_recommendation_needs_equal_size_equal_search_and_holms_correction() -> None:
+    def advice(*studies: FinishedStudy) -> dict[str, Any]:
+        return next(row for row in compare.head_table(studies)["rows"] if row["label"] == "MoS")
+
+    ptb, small, wt2 = (
+        trained(name, name, softmax=Trained(ppl=near(50)), mos=mos(level))
+        for name, level in (("ptb", 45), ("ptb-small", 46), ("wt2-small", 53))
     )
-    studies = ([language, trained("text", 40.1)], [language])
-    both, alone = (compare.head_table(own, planned)["rows"][1] for own in studies)
-    counts = [(row["lower"], row["compared"], row["text"], row["unlearned"]) for row in (both, alone)]
-    assert counts == [(0, 1, " on natural text", 0), (1, 1, "", 3)]
-    assert [cell["sign"] for cell in both["cells"]] == [0, -1]  # the language is shown nevertheless, last
+    both = advice(ptb, small)
+    assert (both["advice"], both["lower"], both["higher"], both["compared"]) == ("better", 1, 0, 1)  # one corpus
+    assert both["at_equal_time"]
+    assert advice(ptb, wt2)["advice"] == "mixed" and advice(wt2)["advice"] == "worse"
+    assert advice(trained("ptb", "ptb", softmax=Trained(ppl=near(50)), mos=mos(50.1)))["advice"] == "open"
+    larger = trained("ptb", "ptb", softmax=Trained(ppl=near(50)), mos=mos(45, metrics={"parameters": 1.02e6}))
+    assert advice(larger)["advice"] == "untested"
+    searched = trained("more", "ptb", softmax_r10=Trained(ppl=near(52), rate=10))
+    assert advice(ptb, searched)["advice"] == "untested"  # only the softmax was tried at two rates
+    slower = trained("ptb", "ptb", softmax=Trained(ppl=near(50)), mos=mos(45, metrics={"sec_per_epoch": 20.0}))
+    assert not advice(slower)["at_equal_time"]
 
 
-@pytest.mark.parametrize(
-    ("lower", "higher", "unlearned", "sizes", "expected"),
-    [
-        (2, 1, 0, {}, "mixed"),
-        (1, 0, 1, {}, "better"),
-        (0, 1, 0, {}, "worse"),
-        (0, 0, 1, {}, "fragile"),
-        (0, 1, 1, {}, "fragile"),  # a run that failed says more of its training than of the head
-        (0, 0, 0, {"size": 1.04, "time": 1.6, "least_time": 0.9}, "free"),  # a time that may be the softmax's
-        (0, 0, 0, {"size": 1.0, "time": 1.6, "least_time": 1.4}, "unproven"),
-        (0, 0, 0, {"size": 1.2, "time": None, "least_time": None, "memory": 1.0}, "unproven"),
-        (0, 0, 0, {"size": 1.0, "least_time": 0.9, "memory": 1.6}, "unproven"),
-    ],
-)
-def test_a_recommendation_follows_from_the_rule(lower, higher, unlearned, sizes, expected) -> None:
-    assert compare.advice({"lower": lower, "higher": higher, "unlearned": unlearned}, sizes) == expected
+def test_holms_family_is_the_whole_table() -> None:
+    base = np.log(near(50))
+    level = next(x for x in np.arange(49.9, 48, -0.01)
+                 if stats.ttest_ind(np.log(near(x)), base, equal_var=False).pvalue < 0.045)  # fmt: skip
+    alone = trained("ptb", "ptb", softmax=Trained(ppl=near(50)), mos=mos(level))
+    more = trained("more", "ptb", ss=Trained(head="sigsoftmax", ppl=near(50)))
+    kinds = [next(row["advice"] for row in compare.head_table(own)["rows"] if row["label"] == "MoS")
+             for own in ([alone], [alone, more])]  # fmt: skip
+    assert kinds == ["better", "open"]
+
+
+def test_a_synthetic_language_gives_no_recommendation_beside_natural_text() -> None:
+    language = trained("language", "language", is_synthetic=True, softmax=Trained(ppl=near(50)), mos=mos(40))
+    text = trained("text", "text", softmax=Trained(ppl=near(50)), mos=mos(50.1))
+    both, alone = (compare.head_table(own) for own in ([language, text], [language]))
+    assert [table["rows"][1]["advice"] for table in (both, alone)] == ["open", "better"]
+    assert both["tests"] == 1 and [cell["sign"] for cell in both["rows"][1]["cells"]] == [0, -1]  # it is shown, last
 
 
 def test_memory_is_relative_to_the_benchmarked_softmax() -> None:
     memory = compare.memory()
     assert memory["mos"] > memory["moc"] > memory["softmax"] == 1
-    assert memory["lms-plif-frozen"] == memory["lms-plif"] and memory["ss"] == memory["sigsoftmax"]
+    assert set(compare.BENCHMARKED.values()) <= memory.keys()

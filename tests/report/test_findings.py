@@ -1,165 +1,171 @@
-"""The findings at the top of the report: each follows from the records, and is overturned by its criterion."""
+"""The findings at the top of the report: each follows from named contrasts, and is overturned by its criterion."""
 
-import math
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from typing import Any
 
-import claim_examples as examples
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import archive, findings
+from softmax_bottleneck.report import archive, contrasts, dot_plot, findings
 from softmax_bottleneck.report.archive import FinishedStudy
+from trained_examples import Trained, near, study
+
+MIXTURE = {"components": 5, "dropout_latent": 0}
+PLAN, SEEDS = "rank-or-mixture", "pointwise-seeds"  # studies whose named contrasts report/findings.yaml lists
 
 
-def study(facts: dict[str, float] | None = None, claims: Any = (), **metrics: dict[str, float]) -> FinishedStudy:
-    """Return a study whose models have these numbers, close to each other over three seeds."""
-    metrics = {"test_ppl": dict.fromkeys(metrics.get("rank_press", {}), 50.0)} | metrics
-    rows = [
-        (model, metric, "", [x, 1.002 * x, 0.998 * x]) for metric, own in metrics.items() for model, x in own.items()
-    ]
-    return FinishedStudy("one", "one", "one", "CPU", {}, list(claims), examples.records_of(rows, **facts or {}))
+def mixtures(
+    softmax: float, moc: float, mos: float, dataset: str = "ptb", name: str = PLAN, **more: Any
+) -> FinishedStudy:
+    return study(
+        name,
+        "ptb",
+        softmax=Trained(ppl=near(softmax)),
+        moc=Trained(head="moc", options=MIXTURE, ppl=near(moc), **more),
+        mos=Trained(head="mos", options=MIXTURE, ppl=near(mos), metrics={"rank_press": 3400.0}),
+    )
 
 
-def test_the_rank_bound_is_overturned_by_one_run() -> None:
-    levels = {"softmax": 201.5, "moc": 90.0, "moc-k1": 150.0, "ss": 900.0}  # d = 200
-    found = findings.rank_bound([study(rank_press=levels)])
-    assert found.holds and found.number.startswith("0 of 9 runs")
-    assert [row.is_second for row in found.figure.rows] == [False, False, True]
-    assert findings.rank_bound([study(rank_press=dict.fromkeys(levels, 202 / 1.002))]).holds  # 202 is d + 2
-    found = findings.rank_bound([study(rank_press=levels | {"moc": 201.9})])  # and 2 thousandths more
-    assert not found.holds and found.facts == {"exceeding": 1, "runs": 9}
-
-
-def test_a_run_of_two_studies_counts_once_and_on_two_machines_twice() -> None:
-    one = study(rank_press={"softmax": 201.5})
-    again = replace(one, hardware="CPU and GPU")  # of a study that also ran on another machine
-    other = replace(one, records=replace(one.records, states=one.records.states.assign(hardware="GPU")))
-    assert findings.rank_bound([one, again]).facts["runs"] == 3
-    assert findings.rank_bound([one, again, other]).facts["runs"] == 6
-
-
-@pytest.mark.parametrize(("ppl", "mos", "holds"), [(51, 50, True), (49, 50, False), (49, 45, True), (48, 44, False)])
-def test_a_fixed_head_overturns_that_rank_gains_little_by_a_quarter_of_mos(ppl: float, mos: float, holds: bool) -> None:
-    one = study(test_ppl={"softmax": 50.0, "ss": ppl}, rank_press={"softmax": 202, "ss": 2020})
-    two = replace(study(test_ppl={"softmax": 50.0, "mos": mos}), name="two", study="two")
-    found = findings.rank_is_not_the_lever([one, two])
-    assert set(found.studies) == ({"one"} if mos == 50 else {"one", "two"})
-    most = "\u2014" if mos == 50 else f"{100 * math.log(50 / ppl) / math.log(50 / mos):.0f}"
-    assert found.holds == holds and [found.facts[key] for key in ("lowest", "highest", "most")] == ["10", "10", most]
-    ends = stats.ttest_ind(*np.log(np.outer([ppl, 50], [1, 1.002, 0.998])), equal_var=False).confidence_interval()
-    assert [found.figure.rows[0].low, found.figure.rows[0].high] == pytest.approx(list(100 * np.expm1(ends)))
-    assert float(found.facts["reach"].replace("\u2212", "-")) == pytest.approx(100 * math.expm1(ends.low), abs=0.05)
-
-
-@pytest.mark.parametrize(("low", "holds"), [(1.0, True), (6.0, False)])
-def test_closing_the_kl_gap_overturns_it_too(low: float, holds: bool) -> None:
-    claims = [
-        {"id": "truth-closes-gap", "numbers": [{"what": "fraction of the KL gap closed, ss", "text": "", "low": low}]}
-    ]
-    one = study({}, claims, test_ppl={"softmax": 50.0, "ss": 50.0}, rank_press={"softmax": 202, "ss": 2020})
-    assert findings.rank_is_not_the_lever([one]).holds == holds
+def found(*studies: FinishedStudy) -> dict[str, findings.Finding]:
+    evidence = findings.Evidence.of(studies)
+    every = {name: find(evidence) for name, find in findings.FINDINGS.items()}
+    return {name: finding for name, finding in every.items() if finding}
 
 
 @pytest.mark.parametrize(
-    ("levels", "facts", "expected"),
-    [
-        ({"softmax": 50.0, "mos": 45.0}, {}, (1, 0, 1)),
-        ({"softmax": 50.0, "mos": 55.0}, {}, (0, 1, 1)),
-        ({"softmax": 50.0, "mos": 55.0, "mos-equal": 45.0}, {"mos parameters": 1.3e6}, (1, 0, 1)),
-        ({"softmax": 50.0, "mos": 50.0}, {}, (0, 0, 1)),
-    ],
+    ("moc", "mos", "holds"),
+    [(47, 45, [True, True]), (50, 47, [False, True]), (53, 45, [False, True]), (47, 49, [True, False])],
 )
-def test_mixtures_are_compared_at_equal_size(levels: dict[str, float], facts: Any, expected: tuple[int, ...]) -> None:
-    found = findings.mixtures_are([study(facts, test_ppl=levels)])
-    assert tuple(found.facts[key] for key in ("lower", "higher", "compared")) == expected
-    assert found.holds == (expected[0] > 0 and not expected[1])
-    assert findings.mixtures_are([study({"mos parameters": 1.3e6}, test_ppl={"softmax": 50.0, "mos": 45.0})]) is None
+def test_mixing_helps_without_rank_if_moc_is_lower_and_with_rank_if_mos_is_lower_still(moc, mos, holds) -> None:
+    own = found(mixtures(50, moc, mos))
+    assert [own[name].holds for name in ("mixing-contexts", "mixing-probabilities")] == holds
+    assert all(finding.is_named for finding in own.values())
+    change = own["mixing-contexts"].facts["change"]
+    assert float(change) == pytest.approx(abs(100 * (moc / 50 - 1)), abs=0.05)
+    p = stats.ttest_ind(np.log(near(moc)), np.log(near(50)), equal_var=False).pvalue
+    other = stats.ttest_ind(np.log(near(moc)), np.log(near(mos)), equal_var=False).pvalue
+    corrected = 2 * p if p < other else max(p, 2 * other)
+    printed = re.search(r"p = (\S+) after", own["mixing-contexts"].number)[1].replace("\u2212", "-")
+    assert float(printed) == pytest.approx(min(1, corrected), rel=0.06)
 
 
-def test_natural_text_counts_alone_and_the_narrowest_interval_is_quoted() -> None:
-    ranks = {"softmax": 202.0, "ss": 2020.0}
-    natural = study(test_ppl={"softmax": 50.0, "mos": 45.0, "moc": 47.0, "ss": 49.9}, rank_press=ranks)
-    known = {"softmax": 50.0, "mos": 55.0, "moc": 51.0, "ss": 40.0}  # the opposite, on a synthetic language
-    made_up = study(test_ppl=known, rank_press=ranks, law_test_ppl={"softmax": 9.0})
-    made_up = replace(made_up, name="two", study="two", corpora={"made-up": "Language"})
-    noisy = [(model, "test_ppl", "", [x - 2, x, x + 2]) for model, x in (("softmax", 50.0), ("mos", 46.0))]
-    wide = replace(natural, name="three", study="three", records=examples.records_of(noisy))
-    for find in (findings.rank_is_not_the_lever, findings.mixtures_are, findings.rank_or_mixture):
-        assert find([made_up, wide, natural]).facts == find([natural]).facts and find([made_up, wide, natural]).holds
-        assert not find([made_up]).holds
-    assert findings.mixtures_are([made_up, wide, natural]).number.endswith("study one)")
+def test_corpora_are_counted_and_a_cut_is_its_corpus() -> None:
+    small = study(
+        "rank-or-mixture-small", "ptb-small",
+        softmax=Trained(ppl=near(70)),
+        moc=Trained(head="moc", options=MIXTURE, ppl=near(66)),
+        mos=Trained(head="mos", options=MIXTURE, ppl=near(65)),
+    )  # fmt: skip
+    facts = found(mixtures(50, 47, 45), small)["mixing-contexts"].facts
+    assert (facts["lower"], facts["compared"]) == (1, 1)
+    again = replace(small, settings={("wt2-small", model): replace(run, dataset="wt2-small")
+                                     for (_, model), run in small.settings.items()})  # fmt: skip
+    frames = {name: getattr(small.records, name).assign(dataset="wt2-small") for name in ("rows", "states")}
+    other = replace(again, records=replace(small.records, **frames))
+    facts = found(mixtures(50, 47, 45), other)["mixing-contexts"].facts
+    assert (facts["lower"], facts["compared"]) == (2, 2)
 
 
-def test_the_share_of_moc_is_that_at_its_best_rate_among_runs_that_learned() -> None:
-    levels = {"softmax-r5": 76.0, "moc-r5": 73.0, "mos-r5": 72.0, "softmax-r10": 70.0, "moc-r10": 67.0, "mos-r10": 66.0}
-    failing = study(test_ppl={"softmax": 70.0, "moc": 66.5, "mos": 65.0}, unigram_ppl={"moc": 60.0})
-    found = findings.rank_or_mixture([study(test_ppl=levels), replace(failing, study="two")])
-    assert found.holds and len(found.figure.rows) == 2
-    shares = [math.log(70 / 67) / math.log(70 / 66), math.log(70 / 67) / math.log(70 / 65)]  # MoS has 65 elsewhere
-    limits = {"lowest": f"{100 * shares[1]:.0f}", "highest": f"{100 * shares[0]:.0f}"}
-    assert found.facts == limits | {"decided": 1, "compared": 1}
-    even = replace(study(test_ppl={"softmax": 70.0, "moc": 70.0, "mos": 65.0}), study="3", corpora={"made-up": "Even"})
-    three = [study(test_ppl=levels), replace(failing, study="two"), even]
-    assert findings.rank_or_mixture(three).facts == limits | {"decided": 1, "compared": 2}
-    again = findings.rank_or_mixture([study(test_ppl=levels), failing])  # of two machines the first
-    assert again.facts["lowest"] == f"{100 * shares[0]:.0f}"
-    assert not findings.rank_or_mixture([study(test_ppl=levels | {"moc-r5": 77.0, "moc-r10": 71.0})]).holds
-    wide = study({"softmax parameters": 2e6}, test_ppl={"softmax": 40.0}, embedding_size={"softmax": 400.0})
-    other = replace(study(test_ppl=levels, embedding_size={"softmax-r5": 200.0}), study="two")
-    apart = findings.rank_or_mixture([wide, other])  # a softmax of another size changes no share
-    assert apart.facts == findings.rank_or_mixture([study(test_ppl=levels)]).facts
-    assert [row.label for row in apart.figure.rows] == ["MoC, Made-up, d = 200", "MoS, Made-up, d = 200"]
-    little = study(test_ppl={"softmax": 70.0, "moc": 69.0, "mos": 66.0})  # a quarter of MoS's gain, on one of two
-    little = replace(little, study="3", corpora=even.corpora)
-    assert not findings.rank_or_mixture([study(test_ppl=levels), little]).holds
+def test_a_larger_moc_is_no_finding() -> None:
+    assert not found(mixtures(50, 45, 44, metrics={"parameters": 1.05e6}))["mixing-contexts"].holds
 
 
-@pytest.mark.parametrize(("frozen", "holds"), [(300.0, True), (500.0, False), (200.0, False)])
-def test_frozen_slopes_with_another_rank_overturn_that_the_rank_is_not_learned(frozen: float, holds: bool) -> None:
-    levels = {"lms-plif": 300.0, "lms-plif-frozen": frozen}
-    found = findings.rank_of_plif([study(rank_press=levels)])
-    assert found.holds == holds and not (found.is_open and not holds)
-    assert findings.rank_of_plif([study({"lms-plif rank_columns": 300.0}, rank_press=levels)]) is None
+def test_shares_of_the_gain_are_shown_whether_significant_or_not() -> None:
+    details = found(mixtures(50, 49.9, 45))["mixing-contexts"].details
+    (share,) = [text for text in details if "gain of MoS" in text]
+    logs = [np.log(near(level)).mean() for level in (50, 49.9, 45)]
+    printed = re.search(r"MoC has (\d+)\s%", share)[1]
+    assert int(printed) == round(100 * (logs[0] - logs[1]) / (logs[0] - logs[2]))
 
 
-@pytest.mark.parametrize(("frozen", "state"), [((260, 290, 340), "holds"), ((300, 350, 250), "open"), ((300,), "open")])
-def test_the_ranks_of_plif_are_compared_seed_by_seed(frozen: tuple[float, ...], state: str) -> None:
-    ranks = {"lms-plif": (250, 300, 350)[: len(frozen)], "lms-plif-frozen": frozen}  # the first pairs differ little
-    rows = [(model, metric, "", list(own) if metric == "rank_press" else [50.0] * len(own))
-            for model, own in ranks.items() for metric in ("rank_press", "test_ppl")]  # fmt: skip
-    found = findings.rank_of_plif([FinishedStudy("one", "one", "one", "CPU", {}, [], examples.records_of(rows))])
-    assert ("holds" if found.holds else "open" if found.is_open else "fails") == state
-    if len(frozen) > 1:
-        naive = stats.ttest_1samp(np.log(np.divide(*[ranks[name] for name in ("lms-plif-frozen", "lms-plif")])), 0)
-        row, ends = found.figure.rows[0], naive.confidence_interval()
-        assert [row.low, row.high] == pytest.approx([np.exp(ends.low), np.exp(ends.high)])
+@pytest.mark.parametrize(("ss", "state"), [(50.0, "holds"), (49.8, "holds"), (46.0, "fails"), (52.0, "holds")])
+def test_a_named_pointwise_head_with_a_gain_overturns_that_none_is_shown(ss: float, state: str) -> None:
+    metrics = {"rank_press": 1000.0}
+    own = study(
+        SEEDS, "ptb-small", softmax=Trained(ppl=near(50)), ss=Trained(head="sigsoftmax", ppl=near(ss), metrics=metrics)
+    )
+    finding = found(own)["rank-without-mixing"]
+    assert finding.state == state and finding.facts["lower"] == finding.facts["shared"] == int(state == "fails")
+    searched = study("rates", "ptb-small", softmax_r10=Trained(ppl=near(46.0), rate=10))
+    finding = found(own, searched)["rank-without-mixing"]  # no rate of 10 was tried for the head
+    assert finding.state == "open"
+    assert (finding.facts["lower"], finding.facts["shared"]) == (0, int(state == "fails"))
+
+
+def test_contrasts_that_no_study_named_make_no_finding() -> None:
+    own = found(mixtures(50, 47, 45, name="another"))
+    assert not any(finding.is_named for finding in own.values()) and "mixing-contexts" not in own
+
+
+def test_a_wider_softmax_in_the_time_of_mos_is_an_estimate() -> None:
+    wide = study("wide", "ptb", softmax_100=Trained(ppl=[44.0], width=100, metrics={"sec_per_epoch": 20.0}))
+    slow = study("slow", "ptb", mos=Trained(head="mos", options=MIXTURE, ppl=near(45), metrics={"sec_per_epoch": 30.0}),
+                 softmax=Trained(ppl=near(50)))  # fmt: skip
+    finding = found(wide, slow)["equal-time"]
+    assert finding.holds and not finding.is_named and finding.facts["n"] == 1
+    assert float(finding.facts["change"]) == pytest.approx(100 * (1 - 44 / 45), abs=0.05)
+    assert "equal-time" not in found(slow)
+
+
+@pytest.mark.parametrize(("low", "high", "holds"), [(-0.13, -0.08, True), (-0.3, -0.1, False), (None, None, False)])
+def test_ranks_hardly_predict_the_kl_if_the_interval_is_within_what_the_paper_calls_weak(low, high, holds) -> None:
+    number = {"what": "r", "text": "", "value": -0.1, "low": low, "high": high}
+    closed = [{"what": "fraction of the KL gap closed, ss", "text": "x", "value": -8.6, "low": -10.0, "high": -7.0}]
+    claims = [{"id": "truth-rank-does-not-tell", "verdict": "reproduced", "numbers": [number]},
+              {"id": "truth-closes-gap", "verdict": "reproduced", "numbers": closed}]  # fmt: skip
+    own = study("truth", softmax=Trained(ppl=near(50)))
+    fits = [(r, d) for r in (8, 16) for d in (4, 8, 16)]
+    lines = [{"table": "truth", "condition": f"r={r};V=9;d={d};head=ss", "metric": "kl_nats", "model": "ss", "seed": 1,
+              "value": 0.1, "run_id": "", "dataset": "synthetic"} for r, d in fits]  # fmt: skip
+    rows = own.records.rows.iloc[:0]
+    records = replace(own.records, rows=findings_rows(rows, lines))
+    finding = found(replace(own, claims=claims, records=records))["known-distributions"]
+    assert finding.holds == holds and not finding.is_named and "3 of 6 fits" in finding.number
+    assert [(row.label, row.value) for row in finding.figure.rows] == [("SigSoftmax", -8.6)]
+
+
+def findings_rows(rows: Any, lines: list[dict[str, Any]]) -> Any:
+    return pd.concat([rows, pd.DataFrame(lines)], ignore_index=True)
 
 
 def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
-    found = findings.answer([study(test_ppl={"mos": 50.0})])
-    assert found["answer"] == findings.TEXTS["open"] and found["findings"] == []
-    half = findings.answer([study(test_ppl={"softmax": 50.0, "ss": 51.0}, rank_press={"softmax": 202, "ss": 2020})])
-    held = {one["id"] for one in half["findings"]}
-    assert half["answer"] == findings.TEXTS["open"] and "rank-is-not-the-lever" in held
+    shown = findings.answer([study(mos=Trained(head="mos", ppl=near(50)))])
+    assert shown["answer"] == findings.TEXTS["open"] and shown["findings"] == []
 
 
-def test_claims_of_findings_exist() -> None:
-    known = {entry["id"] for one in archive.load_all() for entry in one.claims}
+def test_the_answer_follows_from_the_archives() -> None:
+    shown = findings.answer(archive.load_all())
+    assert shown["answer"] == findings.TEXTS["answer"]
+    sentences = [finding["sentence"] for finding in shown["findings"]]
+    assert all(len(sentence.split()) <= 22 for sentence in sentences)  # a number and its % are two words here
+    assert [finding["is_named"] for finding in shown["findings"]] == [True, True, True, False, False]
+
+
+def test_what_findings_name_exists() -> None:
+    studies = archive.load_all()
+    known = {entry["id"] for one in studies for entry in one.claims}
     assert all(set(texts["claims"]) <= known for texts in findings.TEXTS["findings"].values())
     assert findings.TEXTS["findings"].keys() == findings.FINDINGS.keys()
+    settings = {one.study: one.settings for one in studies}
+    for name, datasets in findings.TEXTS["named"].items():
+        for dataset, pairs in datasets.items():
+            assert {(dataset, model) for models in pairs.values() for model in models} <= settings[name].keys()
+    count = sum(len(pairs) for datasets in findings.TEXTS["named"].values() for pairs in datasets.values())
+    lists = (findings.TEXTS["named"], findings.TEXTS["left_out"])
+    assert len(contrasts.named(contrasts.samples(studies), studies, *lists)) == count
 
 
 def test_a_figure_keeps_the_order_of_its_numbers() -> None:
-    rows = [findings.Row("a", -3.0, -4.0, -2.0), findings.Row("b", 1.0, 1.0, 1.0)]
-    svg = ElementTree.fromstring(findings.DotPlot(rows, "axis").svg())
+    rows = [dot_plot.Row("a", -3.0, -4.0, -2.0), dot_plot.Row("b", 1.0, 1.0, 1.0)]
+    svg = ElementTree.fromstring(dot_plot.DotPlot(rows, "axis").svg())
     name = "{http://www.w3.org/2000/svg}"
     first, second = (float(dot.get("cx")) for dot in svg.iter(f"{name}circle"))
     bars = [(float(line.get("x1")), float(line.get("x2"))) for line in svg.iter(f"{name}line")]
     marks = next(path.get("d") for path in svg.iter(f"{name}path") if path.get("class") == "zero")
     zero = float(re.match(r"M([0-9.]+) ", marks)[1])
     assert marks.count("M") == len(rows)
-    assert bars[0][0] < first < bars[0][1] < zero < second == bars[1][0] == bars[1][1] <= findings.PAGE
+    assert bars[0][0] < first < bars[0][1] < zero < second == bars[1][0] == bars[1][1] <= dot_plot.PAGE
     assert first - bars[0][0] == pytest.approx(bars[0][1] - first, abs=0.2)

@@ -16,6 +16,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs.interrupt import stopped_with_workflow
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.workflow import note
+from softmax_bottleneck.statistics.samples import NotFiniteError
 from softmax_bottleneck.store import artefacts, errors
 from softmax_bottleneck.study import Study
 
@@ -88,6 +89,8 @@ def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None
             return f"{problem}; make it writable, or work in another folder", errors.UserError.exit_code
         advice = "free some space" if error.errno in artefacts.FULL else "repair the disk or the folder"
         return f"{problem}; {advice}, then repeat the command: finished work is kept", EXIT_DISK
+    if isinstance(error, NotFiniteError):
+        return f"{step}: {error}", errors.DataError.exit_code
     known = error if isinstance(error, errors.ExpectedError) else None
     if isinstance(error, MemoryError | RuntimeError):
         known = as_out_of_memory_error(error, step)

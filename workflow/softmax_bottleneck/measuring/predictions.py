@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.corpus import EOS, UNK, Corpus
-from softmax_bottleneck.measuring.statistics import wilson
+from softmax_bottleneck.statistics.intervals import wilson_ends
 from softmax_bottleneck.store.errors import DataError
 
 SHOWN_WORDS = 5
@@ -168,6 +168,6 @@ def hit_rates(true_rank_T: NDArray[np.integer[Any]]) -> dict[str, dict[str, floa
     rates: dict[str, dict[str, float | int]] = {}
     for k in HIT_RANKS:
         hits = int((true_rank_T <= k).sum())
-        low, high = wilson(hits, len(true_rank_T))
+        low, high = wilson_ends(hits / len(true_rank_T), len(true_rank_T))
         rates[str(k)] = {"rate": hits / len(true_rank_T), "low": low, "high": high, "n": len(true_rank_T)}
     return rates

@@ -13,7 +13,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from softmax_bottleneck.store.errors import DataError, IncompleteError, UserErro
 from softmax_bottleneck.study import Contrasts, Run, Study
 
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
+SETTINGS = paths.ROOT / "report" / "evidence" / "settings.json.gz"  # of models in archives without settings
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*")  # parts of the name that a processor reports
@@ -82,6 +83,7 @@ class FinishedStudy:
         runs: the archived runs on published corpora; empty for a study without an archive.
         tuned, contrasts, missing: the choices of a study that tunes its models, the comparisons that it names, and what
             an archive of an unfinished study lacks (see `ArchiveFile`).
+        settings: {(corpus, model): a run with its settings}; models of unknown settings are left out.
     """
 
     name: str
@@ -95,6 +97,7 @@ class FinishedStudy:
     tuned: tuple[dict[str, Any], ...] = ()
     contrasts: Contrasts | None = None
     missing: tuple[str, ...] = ()
+    settings: Mapping[tuple[str, str], Run] = field(default_factory=dict)
 
     @cached_property
     def datasets(self) -> list[str]:
@@ -195,6 +198,10 @@ def write(study: Study, unfinished: bool = False) -> Path:
         raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
     found = replace(found, rows=rows, states=states, stages=stages)
     runs = [run for run in study.needed if run.path in set(states["path"])]
+    settings: dict[str, dict[str, Any]] = {}
+    for run in study.runs:
+        if (run.dataset, run.model) in set(zip(states["dataset"], states["model"], strict=True)):
+            settings.setdefault(run.dataset, {}).setdefault(run.model, run.to_json())
     first: dict[tuple[str, str], str] = {}  # run of every model on real text with predicted words
     for run in runs:
         if study.datasets[run.dataset].kind != "language" and found.detail(run.path, "predictions"):
@@ -212,6 +219,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
         "states": columns_of(found.states),
         "stages": columns_of(found.stages),
         "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
+        "settings": settings,
         "runs": [
             {
                 "name": f"{study.name}-{run.model}-{run.seed}",
@@ -307,7 +315,22 @@ def load(path: Path) -> FinishedStudy:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora)
     planned = (tuple(dict(choice) for choice in stored.tuned), stored.contrasts, stored.missing)
-    return FinishedStudy(name, *facts, [dict(claim) for claim in stored.claims], found, tuple(runs), *planned)
+    found_claims = [dict(claim) for claim in stored.claims]
+    return FinishedStudy(name, *facts, found_claims, found, tuple(runs), *planned, _settings(stored, str(path)))
+
+
+@cache
+def _older_settings() -> dict[str, Any]:
+    """Return {study: {corpus: {model: content of run.json}}} of archives that do not hold the settings themselves."""
+    return dict(json.loads(gzip.decompress(SETTINGS.read_bytes())))
+
+
+def _settings(stored: archive_file.ArchiveFile, where: str) -> dict[tuple[str, str], Run]:
+    """Return the settings of the models of an archive, by (corpus, model)."""
+    by_corpus = stored.settings or _older_settings().get(stored.study, {})
+    given = [(run, f"{where}: settings") for models in by_corpus.values() for run in models.values()]
+    given += [(one.run, f"{where}: {one.name}") for one in stored.runs]
+    return {(run.dataset, run.model): run for run in (Run.from_json(*one) for one in given)}
 
 
 def archived_runs() -> list[ArchivedRun]:

@@ -228,6 +228,7 @@ class ArchiveFile:
         stages: the finetunings, dynamic evaluations and runs of searches.
         claims: the list `claims` of claims.json: a dict per claim and corpus, with the verdict.
         runs: the runs on published corpora.
+        settings: {corpus: {model: content of run.json of its first run}}; empty in older archives.
         predictions: {path of a run: the words that the run predicts at the positions that the papers show}.
         tuned: the last choice for each corpus and model that the study tunes.
         contrasts: the comparisons that the study names beforehand.
@@ -246,6 +247,7 @@ class ArchiveFile:
     stages: Stages
     claims: list[Claim]
     runs: tuple[StoredRun, ...] = ()
+    settings: dict[str, dict[str, schema.Options]] = schema.EMPTY
     predictions: dict[str, list[Prediction]] = schema.EMPTY
     tuned: tuple[Choice, ...] = ()
     contrasts: Contrasts | None = None

@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import numbers
+from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.study import Experiment
 
 NOT_PRINTED = "N/A"  # in a published table, where a number would mean nothing
@@ -62,7 +62,7 @@ class MeasuredCell:
 
 def mean_of(values: Iterable[float]) -> MeasuredCell | None:
     """Return the mean, sample standard deviation and number of values; None if there are no values."""
-    summary = statistics.Summary.of(values)
+    summary = Summary.of(values)
     return None if summary.mean is None else MeasuredCell(summary.mean, summary.sd, summary.n)
 
 

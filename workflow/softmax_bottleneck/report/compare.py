@@ -17,27 +17,31 @@ import pandas as pd
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL, find
-from softmax_bottleneck.report import archive, numbers
+from softmax_bottleneck.report import archive, contrasts, findings, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.cells import mean_of
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.source import label
+from softmax_bottleneck.report.contrasts import Contrast
+from softmax_bottleneck.statistics.intervals import ALPHA
+from softmax_bottleneck.statistics.pooled import holm
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
-from softmax_bottleneck.study import Study
 
 HEAD_METRICS = (TEST_PPL, PRESS_RANK, f"{EFFECTIVE_RANK}1e-3")
 MIXED = "mixed"
 OVERALL = (r.REPRODUCED, r.NOT_REPRODUCED, MIXED, r.UNDECIDED, r.CONFOUNDED, r.CANNOT)
 SOUND = (r.REPRODUCED, r.NOT_REPRODUCED, r.UNDECIDED)  # verdicts of studies whose premises hold
 WIDEST = 44  # characters of a column on a terminal
-SOFTMAX = "softmax"
-# Models of each head, in order of preference: a model with about the size of the softmax (`-equal`) comes first.
-HEADS = (("ss",), ("gss",), ("lms-plif",), ("lms-plif-frozen",), ("moc-equal", "moc"), ("mos-equal", "mos"))
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
-BENCHMARKED = {"ss": "sigsoftmax", "lms-plif-frozen": "lms-plif"}  # model -> its name in BENCHMARKS, if it differs
+BENCHMARKED = {  # head -> its name in BENCHMARKS
+    "SigSoftmax": "sigsoftmax",
+    "GSS": "gss",
+    "LMS-PLIF": "lms-plif",
+    "LMS-PLIF (frozen)": "lms-plif",
+    "MoC": "moc",
+    "MoS": "mos",
+}
 RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
-TIME = r.interval_rule(r.against("sec_per_epoch", "×"), (0, 0))  # only its number is used
 
 Entry = Mapping[str, Any]  # the verdict on a conclusion on one corpus, as in claims.json
 Tables = Mapping[str, pd.DataFrame]  # title -> table of texts with a column per study and corpus
@@ -175,167 +179,127 @@ def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool)
 
 
 # --- "Which head should I use?" --------------------------------------------------------------------------------------
-def head_table(studies: Sequence[FinishedStudy], study: Study) -> dict[str, Any] | None:
-    """Return the table of heads relative to the softmax, or None if no study has runs of a softmax and of another head.
+def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
+    """Return the table of heads against the softmax, or None if no setting has a softmax and another head.
 
-    The table has a row per head, and a column for each corpus of each study that has runs of a softmax and of another
-    head, natural text first. If there is natural text, synthetic languages are not counted. A corpus with several
-    columns is counted once, for example as lower if the perplexity is significantly lower in any of its columns.
-
-    Args:
-        studies: the studies whose runs are compared.
-        study: the study from which the labels of the heads are taken.
+    The table has a row per head of report/findings.yaml and a column per setting, natural text and LSTMs first. All its
+    contrasts are exploratory. Those of LSTMs on natural text with an interval are one family for Holm's correction; if
+    there is no natural text, those on synthetic languages are.
 
     Returns:
-        A dict with the keys `columns`, `rows` and `measured_in`. A column is a dict of texts with the keys `study`,
-        `corpus` and `hardware` (see `_headings`). `measured_in` is a text such as `ptb-words (Penn Treebank)`: the
-        study and the corpus from which `first` below is taken. They are the first of `studies` that has a column, and
-        its first corpus that has one, even if that is a synthetic language. A row has these keys:
+        A dict with the keys `columns` (the labels of the settings), `rows`, `measured_in` (the label of the setting in
+        which costs and ranks are measured: the first of those with most heads) and `tests` (the size of the family). A
+        row has these keys:
 
         * `label`: the label of the head.
-        * `cells`: a dict per column with the change in perplexity against the softmax (keys: see `_against_softmax`);
-          empty if the head or the softmax has no test perplexity.
-        * `compared`: the number of corpora that count and on which the head is compared with the softmax.
-        * `lower`, `higher`: on how many of the compared corpora the perplexity is significantly lower or higher.
-        * `gain`: by how many percent the perplexity is significantly lower, as text such as `7.5 to 9.5`.
-        * `text`: the words ` on natural text` if synthetic languages are left out of the counts, otherwise empty.
-        * `unlearned`: the number of runs hardly better than a unigram model, in all columns of corpora that count.
-        * `first`: {name: number as text} for the names `size`, `time`, `least_time`, `press` and `effective` (see
-          `_sizes`) on the corpus of `measured_in`; empty if the head has no runs there. There is no mean over the
-          columns, because they differ in width or machine.
+        * `cells`: for each column None, or a dict of texts (see `_cell`).
+        * `costs`: {`size`, `time`, `press`, `effective`: ratio to the softmax, or rank, as text} in `measured_in`;
+          empty if the head has no runs there.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
-        * `advice`: the recommendation, such as `better` (see the function `advice`).
+        * `advice`, `lower`, `higher`, `compared`, `gain`, `time`: see the function `advice`.
     """
-    columns = [(one, data) for one in studies for data in one.views if any(_model(data, models) for models in HEADS)]
-    measured_in = columns[:1]
-    columns.sort(key=lambda column: bool(column[1].truth))  # natural text first
-    counted = {data.dataset for _, data in columns if not data.truth} or {data.dataset for _, data in columns}
-    rows = []
-    for models in ((SOFTMAX,), *HEADS) if columns else ():
-        cells = [_against_softmax(data, _model(data, models)) for _, data in columns]
-        compared = [(data.dataset, cell) for (_, data), cell in zip(columns, cells, strict=True) if cell]
-        natural = [(corpus, cell) for corpus, cell in compared if corpus in counted]
-        lower, higher = (len({corpus for corpus, cell in natural if cell["sign"] == sign}) for sign in (-1, 1))
-        counts = {"lower": lower, "higher": higher, "compared": len({corpus for corpus, _ in natural})}
-        counts["unlearned"] = sum(cell.get("unlearned", 0) for _, cell in natural)
-        gains = sorted(-cell["change"] for _, cell in natural if cell["sign"] < 0)
-        sizes = _sizes(measured_in[0][1], _model(measured_in[0][1], models))
+    found = contrasts.samples(studies)
+    baseline, heads = findings.TEXTS["baseline"], findings.TEXTS["heads"]
+    by_head = {label: contrasts.against_baseline(found, label, head, baseline) for label, head in heads.items()}
+    every = [one for own in by_head.values() for one in own]
+    settings = [setting for setting in contrasts.settings_of(found) if any(one.setting == setting for one in every)]
+    if not settings:
+        return None
+    natural = [one for one in every if not one.setting.is_synthetic]
+    family = [one for one in natural or every if one.setting.is_lstm and one.ends]
+    adjusted = dict(zip(map(id, family), holm([one.p for one in family]), strict=True))
+    most = max(settings, key=lambda setting: sum(one.setting == setting for one in every))
+    rows = [_softmax_row(settings, every, most)]
+    for label, own in by_head.items():
+        here = {one.setting: one for one in own}
         facts = {
-            "label": label(study, models[-1]),
-            "cells": cells,
-            "gain": " to ".join(dict.fromkeys(numbers.number(gain, 1) for gain in gains[:1] + gains[-1:])),
-            "text": " on natural text" if len(natural) < len(compared) else "",
-            "memory": numbers.number(memory().get(models[-1]), 1),
-            "first": {name: numbers.number(value, 0 if name in RANKS else 2) for name, value in sizes.items()},
-            "advice": advice(counts, sizes | {"memory": memory().get(models[-1])}),
+            "label": label,
+            "cells": [_cell(here[setting]) if setting in here else None for setting in settings],
+            "costs": _costs(here[most]) if most in here else {},
+            "memory": numbers.number(memory().get(BENCHMARKED[label]), 1),
         }
-        rows += [facts | counts] * bool(compared)
-    measured = ", ".join(f"{one.study} ({one.title_of(data.dataset)})" for one, data in measured_in)
-    return {"columns": _headings(columns), "rows": rows, "measured_in": measured} if columns else None
+        counted = [(one, adjusted[id(one)]) for one in own if id(one) in adjusted]
+        rows += [facts | advice(counted)] if own else []
+    columns = [setting.label for setting in settings]
+    return {"columns": columns, "rows": rows, "measured_in": most.label, "tests": len(family)}
 
 
-def _headings(columns: Sequence[tuple[FinishedStudy, r.CorpusData]]) -> list[dict[str, str]]:
-    """Return the headings of the table of heads: for each column a dict of the texts `study`, `corpus` and `hardware`.
-
-    `study` is the name of the study, and `corpus` the title of the corpus, or its name if it has no title. `hardware`
-    is empty if all columns of this study have the same hardware. Each item of the argument `columns` is a study with
-    its records of one corpus.
-    """
-    machines = {one.study: {other.hardware for other, _ in columns if other.study == one.study} for one, _ in columns}
-    return [
-        {
-            "study": one.study,
-            "hardware": one.hardware if len(machines[one.study]) > 1 else "",
-            "corpus": one.title_of(data.dataset),
-        }
-        for one, data in columns
+def _softmax_row(
+    settings: Sequence[contrasts.Setting], every: Sequence[Contrast], most: contrasts.Setting
+) -> dict[str, Any]:
+    """Return the row of the softmax: its geometric mean test perplexity in each setting, and its ranks."""
+    samples = {one.setting: one.baseline for one in every}
+    cells = [
+        {"value": numbers.number(own.ppl), "n": numbers.counts([len(own.log_ppl)]), "sign": 0}
+        for own in (samples[setting] for setting in settings)
     ]
+    ranks = {name: numbers.number(samples[most].mean(metric), 0) for name, metric in RANKS.items()}
+    costs = {"size": "1.00", "time": "1.0"} | ranks
+    return {"label": "Softmax", "cells": cells, "costs": costs, "memory": "1.0", "advice": "baseline"}
 
 
-def _model(data: r.CorpusData, models: Sequence[str]) -> str:
-    """Return the first of `models` (the models of one head) that has a test perplexity on a corpus.
+def _cell(contrast: Contrast) -> dict[str, Any]:
+    """Return a contrast as a dict of texts for one cell of the table of heads.
 
-    The result is "" if no model has a test perplexity, or if the softmax has none.
+    The keys are `value` and `interval` (the change in percent), `n`, `size` and `time` relative to the softmax, and
+    `rates`; `sign` is -1 or 1 if the whole interval lies below or above zero, else 0; `diverged` is the number of
+    diverged runs.
     """
-    return next((model for model in models if all(data.values(own, TEST_PPL) for own in (model, SOFTMAX))), "")
-
-
-def _against_softmax(data: r.CorpusData, model: str) -> dict[str, Any]:
-    """Return the cell of a model: the change of its test perplexity on one corpus relative to the softmax.
-
-    Returns:
-        A dict, empty if `model` is "", with these keys:
-
-        * `change`, `value`: the change in percent, as a number and as text.
-        * `n`: the numbers of runs as text, such as `n = 3 and 4`.
-        * `sign`: -1 or 1 if the whole interval of the change lies below or above zero, else 0.
-        * `interval`: the interval of the change as text.
-        * `size`: the number of parameters relative to the softmax as text; empty if it is about the same.
-        * `unlearned`: the number of runs that failed to learn.
-
-        For the softmax itself the dict has only `value` (the mean test perplexity), `n` and `sign` (0).
-    """
-    if not model:
-        return {}
-    if model == SOFTMAX and (mean := mean_of(data.values(model, TEST_PPL).values())):
-        return {"value": numbers.spread(mean.mean, mean.sd), "n": numbers.counts([mean.n]), "sign": 0}
-    number = r.better().judge(data, model, SOFTMAX).numbers[0]
-    size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
-    low, high = (0.0 if end is None else end for end in (number.low, number.high))
     return {
-        "change": number.value,
-        "value": f"{numbers.number(number.value, 1, signed=True)}\u00a0%",
-        "interval": numbers.interval(number.low, number.high, 1),
-        "n": numbers.counts(number.n),
-        "sign": -1 if high < 0 else int(low > 0),
-        "size": numbers.number(size, 2) if abs(size - 1) > r.SAME_SIZE else "",
-        "unlearned": sum(key[:2] == (data.dataset, model) for key in data.records.unlearned),
+        "value": f"{numbers.number(contrast.change, 1, signed=True)}\u00a0%",
+        "interval": numbers.interval(*contrast.ends, 1) if contrast.ends else "",
+        "n": numbers.counts(contrast.n),
+        "size": numbers.number(contrast.size),
+        "time": numbers.number(contrast.time, 1),
+        "rates": contrast.rates,
+        "sign": contrast.sign,
+        "diverged": contrast.n_diverged,
     }
 
 
-def _sizes(data: r.CorpusData, model: str) -> dict[str, float | None]:
-    """Return the size, time and ranks of a model on one corpus.
-
-    Returns:
-        A dict, empty if `model` is "", with these keys. `size` and `time` are the number of parameters and the time per
-        epoch, each divided by the softmax's. `least_time` is the lower end of the interval of `time`. `press` and
-        `effective` are the Press rank and the effective rank, averaged over runs. An unknown number is None or nan.
-    """
-    if not model:
-        return {}
-    size = data.mean(model, "parameters") / data.mean(SOFTMAX, "parameters")
-    times = [(number.value, number.low) for number in TIME.judge(data, model, SOFTMAX).numbers] or [(None, None)]
-    facts = {"size": size, "time": times[0][0], "least_time": times[0][1]}
-    return {name: data.mean(model, metric) for name, metric in RANKS.items()} | facts
+def _costs(contrast: Contrast) -> dict[str, str]:
+    ranks = {name: numbers.number(contrast.model.mean(metric), 0) for name, metric in RANKS.items()}
+    return {"size": numbers.number(contrast.size), "time": numbers.number(contrast.time, 1)} | ranks
 
 
-def advice(counts: Mapping[str, int], sizes: Mapping[str, float | None]) -> str:
-    """Return the recommendation for a head: the first of these keys whose condition is true.
+def advice(counted: Sequence[tuple[Contrast, float]]) -> dict[str, Any]:
+    """Return what the exploratory contrasts of a head say of it.
 
-    * `mixed`: the perplexity is significantly lower than the softmax's on a corpus and significantly higher on another.
-    * `better`: the perplexity is significantly lower on a corpus.
-    * `fragile`: a run failed to learn, which says more about the training than about the head.
-    * `worse`: the perplexity is significantly higher on a corpus.
-    * `unproven`: the head has more parameters or needs more memory, or its time per epoch is significantly longer.
-    * `free`: none of the above.
+    A contrast can speak for or against a head only if both sides have the same number of parameters (within
+    EQUAL_SIZE) and the same learning rates were tried for both.
 
     Args:
-        counts: the numbers of corpora with a significantly lower perplexity (`lower`) and a significantly higher one
-            (`higher`), and of runs that failed to learn (`unlearned`).
-        sizes: the head's number of parameters (`size`), peak memory (`memory`) and lower end of the interval of time
-            per epoch (`least_time`), each divided by the softmax's. An unknown number counts as equal to the softmax's.
+        counted: the head's contrasts in the family, each with its p-value after Holm's correction.
+
+    Returns:
+        A dict with these keys:
+
+        * `advice`: `mixed`, `better` or `worse` if the perplexity is significantly lower, higher or both; `open` if no
+          change is significant; `untested` if no contrast can speak.
+        * `lower`, `higher`, `compared`: numbers of corpora. A cut of a corpus is that corpus.
+        * `gain`: the changes that can speak, lowest to highest, as text; `at_equal_time`: True if a significantly lower
+          perplexity was reached at equal time (within EQUAL_TIME).
     """
-    if counts["lower"] and counts["higher"]:
-        return "mixed"
-    if counts["lower"]:
-        return "better"
-    if counts["unlearned"]:
-        return "fragile"
-    if counts["higher"]:
-        return "worse"
-    costs_more = any((sizes.get(name) or 1) > 1 + r.SAME_SIZE for name in ("size", "memory"))
-    costs_more = costs_more or (sizes.get("least_time") or 0) > 1
-    return "unproven" if costs_more else "free"
+    fair = [(one, p) for one, p in counted if one.is_equal_size and one.has_equal_search]
+    lower = [one for one, p in fair if p < ALPHA and one.change < 0]
+    higher = [one for one, p in fair if p < ALPHA and one.change > 0]
+    corpora = [
+        len({contrasts.corpus_of(one.setting.dataset) for one in own}) for own in (lower, higher, [o for o, _ in fair])
+    ]
+    if lower and higher:
+        kind = "mixed"
+    elif lower or higher:
+        kind = "better" if lower else "worse"
+    else:
+        kind = "open" if fair else "untested"
+    changes = sorted(one.change for one, _ in fair)
+    texts = [numbers.number(change, 1, signed=True) for change in changes[:1] + changes[-1:]]
+    return {
+        "advice": kind,
+        **dict(zip(("lower", "higher", "compared"), corpora, strict=True)),
+        "gain": " to ".join(dict.fromkeys(texts)),
+        "at_equal_time": any(one.is_equal_time for one in lower),
+    }
 
 
 @cache
@@ -346,8 +310,7 @@ def memory() -> dict[str, float]:
     """
     rows = json.loads(BENCHMARKS.read_text(encoding="utf-8"))["heads"] if BENCHMARKS.is_file() else []
     peaks = {row["head"]: row["peak_mib"] for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")}
-    peaks |= {model: peaks[head] for model, head in BENCHMARKED.items() if head in peaks}
-    return {head: peak / peaks[SOFTMAX] for head, peak in peaks.items()}
+    return {head: peak / peaks["softmax"] for head, peak in peaks.items()}
 
 
 # --- tables on a terminal ---------------------------------------------------------------------------------------------

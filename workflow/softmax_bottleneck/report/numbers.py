@@ -7,7 +7,6 @@ DASH = "—"
 MINUS = "−"  # the true minus sign
 SMALLEST_DECIMAL_P = 0.001  # below it decimals would show nothing
 SMALLEST_P = 1e-300  # a smaller p-value is printed as `< 1.00e−300`
-MIN_POINTS = 8  # with fewer points there is no correlation, and a share has no interval
 MOST_DECIMALS = 8  # a smaller number shows fewer significant digits, or zero
 SEEDS_NAMED = 4  # in a cell; more are counted
 ANGLES = str.maketrans("<>", "‹›")  # `</script>` in a label would end an inline script

@@ -13,13 +13,13 @@ import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations
-from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import archive, archived_cells, claims, compare, findings, numbers, views
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
 from softmax_bottleneck.report.views.perplexity import overview_experiment
+from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
@@ -104,7 +104,7 @@ def page_of(
         "answer": findings.answer(studies) if checks else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
         "conclusions": compare.matrix(studies, SOURCE_TITLES) if judged else None,
-        "head_table": compare.head_table(studies, study),
+        "head_table": compare.head_table(studies),
         "not_judged": {SOURCE_TITLES[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
         "gaps": [*gaps(study, found), *(f"An archived study is left out: {finding.words}" for finding in left_out)],
@@ -296,9 +296,10 @@ def finished_study(study: Study, found: records.Records, judged: list[dict[str, 
     `judged` is the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
     """
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
+    settings = {(run.dataset, run.model): run for run in study.runs}
     facts = (study.name, study.title, archive.machines(found), titles, judged, found)
     tuned = tuple(dict(one.choice) for one in study.shown_tuned if one.choice)
-    return archive.FinishedStudy(study.name, *facts, tuned=tuned, contrasts=study.contrasts)
+    return archive.FinishedStudy(study.name, *facts, tuned=tuned, contrasts=study.contrasts, settings=settings)
 
 
 def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:

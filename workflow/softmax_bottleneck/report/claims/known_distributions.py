@@ -18,11 +18,11 @@ import numpy as np
 import pandas as pd
 
 from softmax_bottleneck.heads.registry import declaration
-from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims import verdict
+from softmax_bottleneck.statistics.correlations import pearson_r
 
 BASELINE = "softmax"
 TEXTS = ("head", "equal")  # keys of a condition with a text; all others have a number

@@ -35,13 +35,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special
 
-from softmax_bottleneck.measuring.statistics import pearson_r
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.numbers import MIN_POINTS as MIN_POINTS
+from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval
+from softmax_bottleneck.statistics.intervals import MIN_POINTS as MIN_POINTS
+from softmax_bottleneck.statistics.intervals import MIN_RUNS as MIN_RUNS
+from softmax_bottleneck.statistics.intervals import fisher as fisher
+from softmax_bottleneck.statistics.intervals import smallest as smallest
+from softmax_bottleneck.statistics.intervals import spearman as spearman
+from softmax_bottleneck.statistics.intervals import student as student
+from softmax_bottleneck.statistics.intervals import wilson as wilson
 from softmax_bottleneck.study import Study
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
@@ -55,12 +60,7 @@ SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
 MARGIN = (
     0.005  # nats: a difference that matters in comparisons that are no claim; report/claims.yaml has the claims' own
 )
-ALPHA = 0.05  # two-sided error probability of every interval, as in the published tests
-POWER = 0.8  # the probability of a decision with the number of units that `Interval.needed` returns
-MIN_RUNS = 3  # on each side of a comparison; with fewer the interval is infinite
-MOST_NEEDED = 1000  # what `Interval.needed` returns if no smaller number of units is enough
 SAME_SIZE = 0.05  # relative difference of parameters: within it two models have the same size
-INF = math.inf
 
 UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # unit of a quantity -> conversion, printed suffix
     "%": (lambda x: 100 * math.expm1(x) if x < 700 else INF, "\u00a0%"),  # of a difference of logarithms
@@ -162,109 +162,6 @@ class CorpusData:
         return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
 
 
-# --- intervals ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Interval:
-    """A value and its confidence interval.
-
-    Attributes:
-        value: the estimate.
-        low, high: the ends of the interval.
-        n: the number of units of each side: (3,) for one side, (3, 4) for a comparison of two.
-        spread: the standard error that the value would have with one unit per side. With k units per side, the standard
-            error is spread / sqrt(k).
-        min_units: the smallest number of units per side with which the ends of the interval are finite.
-    """
-
-    value: float
-    low: float
-    high: float
-    n: tuple[int, ...]
-    spread: float
-    min_units: int
-
-    def needed(self, distance: float) -> int:
-        """Return how many units, such as seeds, each side needs for the interval to exclude a bound of a rule.
-
-        With this number, the interval excludes the bound with probability POWER. If no number below MOST_NEEDED is
-        enough, the result is MOST_NEEDED; otherwise it is at least one more than the smaller side has now. If a side
-        has only one unit, or if the value is not finite, nothing can be predicted, and the result is `min_units`.
-
-        Args:
-            distance: the distance between the true value and the bound, in the unit of `value`.
-        """
-        if min(self.n) <= 1 or not math.isfinite(self.value):
-            return self.min_units
-        for k in range(self.min_units, MOST_NEEDED):
-            df = len(self.n) * (k - 1)
-            if special.stdtrit(df, [1 - ALPHA / 2, POWER]).sum() * self.spread <= distance * math.sqrt(k):
-                return max(k, min(self.n) + 1)
-        return MOST_NEEDED
-
-
-def student(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the mean of one side [N, 1] with Student's interval, or the difference of two sides' means with Welch's.
-
-    The difference is the first mean minus the second. `tail` is the probability outside each end of the interval. The
-    interval is infinite if a side has fewer than MIN_RUNS units.
-    """
-    n = tuple(map(len, sides))
-    errors = np.array([side[:, 0].var(ddof=int(min(n) > 1)) / len(side) for side in sides])
-    mean, *others = (float(side[:, 0].mean()) for side in sides)
-    value, error = mean - sum(others), errors.sum()
-    freedom = error**2 / max((errors**2 / np.maximum(np.array(n) - 1, 1)).sum(), 1e-300)
-    half = special.stdtrit(max(freedom, 1.0), 1 - tail) * np.sqrt(error) if min(n) >= MIN_RUNS else INF
-    return Interval(value, value - half, value + half, n, math.sqrt((errors * n).sum()), MIN_RUNS)
-
-
-def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
-    """Return Pearson's correlation of points with Fisher's interval.
-
-    For fewer than MIN_POINTS points, the value is nan and the interval is infinite.
-
-    Args:
-        points: a sequence whose only element is the array of points [N, 2].
-        tail: the probability outside each end of the interval.
-        ranked: if true, return Spearman's rho instead (ties averaged), with the interval of Bonett and Wright 2000.
-    """
-    xy_2N = points[0].T
-    if ranked:  # twice the centred ranks; ties averaged
-        xy_2N = np.sign(xy_2N[:, :, None] - xy_2N[:, None]).sum(2)
-    n, r = len(points[0]), float(np.clip(pearson_r(*xy_2N), -0.999999, 0.999999))
-    spread = 1 - r**2
-    if n < MIN_POINTS:
-        return Interval(math.nan, -INF, INF, (n,), spread, MIN_POINTS)
-    wider = 1 + r**2 / 2 if ranked else 1.0  # Bonett and Wright 2000
-    half = special.ndtri(1 - tail) * math.sqrt(wider / (n - 3))
-    low, high = (float(np.tanh(np.arctanh(r) + sign * half)) for sign in (-1, 1))
-    return Interval(r, low, high, (n,), spread, MIN_POINTS)
-
-
-spearman = partial(fisher, ranked=True)
-
-
-def wilson(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the share of ones among the units of one side [N, 1], which are 0 or 1, with Wilson's interval.
-
-    `tail` is the probability outside each end of the interval, which is infinite for fewer than MIN_POINTS units.
-    """
-    share, n = float(sides[0].mean()), len(sides[0])
-    z = float(special.ndtri(1 - tail))
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n) if n >= MIN_POINTS else INF
-    spread = math.sqrt(max(share * (1 - share), 0.05))
-    return Interval(share, centre - half, centre + half, (n,), spread, MIN_POINTS)
-
-
-def smallest(sides: Sequence[Float64], tail: float) -> Interval:
-    """Return the minimum over the units of one side [N, 1], as the value and as both ends of the interval.
-
-    This is the estimate for a claim that must hold in every unit and therefore needs no statistics. `tail` is not used.
-    """
-    value = float(sides[0].min())
-    return Interval(value, value, value, (len(sides[0]),), 0.0, 1)
-
-
 # --- quantities -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Quantity:
@@ -321,24 +218,6 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
 
     names = "{0} against {1}"
     return Quantity(collect, student, find(metric).words, unit, (metric,), "seeds", names, stage, is_comparison=True)
-
-
-def paired(metric: str, unit: str = "%") -> Quantity:
-    """Return the quantity that is the ratio of a metric of two models, averaged over the seeds that both have.
-
-    Runs of one seed must share what makes seeds differ, such as random initial values. The average is computed from the
-    logarithms of the ratios, first model over second.
-
-    Args:
-        metric: the name of the metric.
-        unit: how the ratio is printed: `%` for its difference from 1 in percent, or `×` for a factor.
-    """
-
-    def collect(data: CorpusData, first: str, second: str) -> list[float]:
-        above, below = data.values(first, metric), data.values(second, metric)
-        return [math.log(value / below[seed]) for seed, value in above.items() if seed in below]
-
-    return Quantity(collect, student, find(metric).words, unit, (metric,), "pairs of seeds", "{0} against {1}, paired")
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:

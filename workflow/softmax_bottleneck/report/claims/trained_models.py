@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from softmax_bottleneck.measuring.statistics import Summary
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise, claim
+from softmax_bottleneck.statistics.samples import Summary
 
 WT2 = "wt2*|wikitext-2*"
 NOT_WT2 = f"!{WT2}"

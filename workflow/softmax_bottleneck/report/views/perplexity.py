@@ -16,12 +16,12 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.ticker import EngFormatter, NullFormatter
 
-from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, LAW_TEST_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import Source, exact_value
+from softmax_bottleneck.statistics.samples import Summary, student_t, welch_t
 from softmax_bottleneck.study import ROOT, Experiment, Study, load_experiment, schema
 
 RANK, SIZE = "rank_eff_1e-3", "parameters"
@@ -30,7 +30,7 @@ REFERENCE = "softmax"
 FAR = 0.5  # a bound farther below the best model than this share of the models' range is shown only as text
 SHADES = "flare"  # from light to dark: readable with every colour-vision deficiency and in grey
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
-TESTS = {metrics.P_VALUE: statistics.student_t, metrics.P_VALUE_WELCH: statistics.welch_t}
+TESTS = {metrics.P_VALUE: student_t, metrics.P_VALUE_WELCH: welch_t}
 
 
 # --- models by metrics ----------------------------------------------------------------------------------------------
@@ -96,8 +96,8 @@ def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetune
         if row == column:
             return Cell(wanted=False)
         samples = {model: source.values(dataset, model, TEST_PPL, stage) for model in (row, column)}
-        first, second = (statistics.Summary.of(values.values()) for values in samples.values())
-        result = statistics.student_t(first, second)
+        first, second = (Summary.of(values.values()) for values in samples.values())
+        result = student_t(first, second)
         if result.p is None or first.mean is None or second.mean is None:
             gaps = tuple(gap for model, own in samples.items() for gap in source.gaps(dataset, model, own, stage))
             return Cell(metric=metrics.P_VALUE, gaps=gaps, reason="" if gaps else result.reason)

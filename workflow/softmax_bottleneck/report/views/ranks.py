@@ -25,7 +25,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pydantic import Field
 
-from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers, plots
@@ -33,6 +32,8 @@ from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, S
 from softmax_bottleneck.report.claims.known_distributions import SWEEP, softmaxes_needed, sweep
 from softmax_bottleneck.report.claims.verdict import TEXTS
 from softmax_bottleneck.report.source import MetricName, Source, label
+from softmax_bottleneck.statistics.correlations import pearson
+from softmax_bottleneck.statistics.intervals import MIN_POINTS
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import schema
 
@@ -127,11 +128,11 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
             planned = sum(len(source.planned(dataset, model)) for model in source.models)
             gaps = [f"{planned - len(own)} of {planned} runs of the grid not in it"] if len(own) < planned else []
             gaps += filter(None, [source.unlearned_note])
-        if len(own) < numbers.MIN_POINTS:
+        if len(own) < MIN_POINTS:
             runs = f"{len(own)} run{'s' * (len(own) != 1)}"
-            few = f"no correlation from {runs}, at least {numbers.MIN_POINTS} are needed"
+            few = f"no correlation from {runs}, at least {MIN_POINTS} are needed"
             return Cell(metric=PEARSON, reason=few, gaps=tuple(gaps))
-        result = statistics.pearson(own[TEST_PPL], own[PRESS_RANK], np.random.default_rng(0))
+        result = pearson(own[TEST_PPL], own[PRESS_RANK], np.random.default_rng(0))
         if result.r is None:
             return Cell(metric=PEARSON, reason=result.reason, gaps=tuple(gaps))
         note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
@@ -190,7 +191,7 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
     axes.yaxis.set_major_formatter(plots.integer)
     if slopes:
         axes.legend(fontsize=8, handletextpad=0.1, labelspacing=0.2)
-    if len(points) >= numbers.MIN_POINTS:
+    if len(points) >= MIN_POINTS:
         slope, offset = np.polyfit(points[TEST_PPL], points[PRESS_RANK], 1)
         ends = np.array([points[TEST_PPL].min(), points[TEST_PPL].max()])
         axes.plot(ends, slope * ends + offset, color=plots.LIGHT.ink, linewidth=1, linestyle=plots.DASHES[1])

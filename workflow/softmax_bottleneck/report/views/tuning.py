@@ -1,6 +1,5 @@
 """The search of a study that tunes its models (key `tuning`), and the comparisons that it names (key `contrasts`)."""
 
-import itertools
 import math
 from dataclasses import dataclass
 from statistics import fmean, variance
@@ -10,15 +9,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from softmax_bottleneck.measuring import statistics
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.records import SEARCH
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
 from softmax_bottleneck.report.source import Source, label
+from softmax_bottleneck.statistics.correlations import LEVEL
+from softmax_bottleneck.statistics.intervals import ALPHA
+from softmax_bottleneck.statistics.pooled import holm
+from softmax_bottleneck.statistics.samples import welch_t
 from softmax_bottleneck.study import Contrast, TunedModel
 
-ALPHA = 0.05  # of the corrected p-values
 SAME_SIZE = 0.01  # relative difference of parameters below which two models have the same size
 CONTRAST_COLUMNS = {
     "change": "Change of test perplexity (%)",
@@ -99,21 +100,14 @@ class Change:
     def of(cls, values: list[float], baseline: list[float]) -> "Change | None":
         """Return the change from `baseline` to `values`, perplexities of at least two seeds each; None with fewer."""
         logs = [[math.log(ppl) for ppl in side] for side in (values, baseline)]
-        test = statistics.welch_t(*logs)
+        test = welch_t(*logs)
         if test.p is None or test.df is None:
             return None
         from scipy import stats  # importing it takes half a second
 
         error = math.sqrt(sum(variance(side) / len(side) for side in logs))
-        centre, half = fmean(logs[0]) - fmean(logs[1]), float(stats.t.ppf((1 + statistics.LEVEL) / 2, test.df)) * error
+        centre, half = fmean(logs[0]) - fmean(logs[1]), float(stats.t.ppf((1 + LEVEL) / 2, test.df)) * error
         return cls(math.expm1(centre), math.expm1(centre - half), math.expm1(centre + half), test.p)
-
-
-def holm(ps: list[float]) -> list[float]:
-    """Return the p-values of a family after Holm's correction (Scand. J. Stat. 6, 1979), in the same order."""
-    order = sorted(range(len(ps)), key=ps.__getitem__)
-    steps = itertools.accumulate((min(1.0, (len(ps) - rank) * ps[i]) for rank, i in enumerate(order)), max)
-    return [p for _, p in sorted(zip(order, steps, strict=True))]
 
 
 def verdict(change: Change, p: float, margin: float) -> str:

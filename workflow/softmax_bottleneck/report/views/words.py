@@ -17,12 +17,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from softmax_bottleneck.measuring.statistics import win_matrix
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.report.source import PUBLISHED, Source, read_published
+from softmax_bottleneck.statistics.correlations import win_matrix
 from softmax_bottleneck.study import Column, Run
 
 SIDES = ["measured", "published"]

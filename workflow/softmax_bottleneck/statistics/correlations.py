@@ -1,25 +1,20 @@
-"""Summaries, t-tests and correlations of a handful of runs.
+"""Pearson's and Spearman's correlations with bootstrap intervals, and wins between models.
 
-The published tests are unpaired two-sided Student t-tests with pooled variance over ten seeds (Parthiban et al. 2021,
-SM Table 1 and Table 4: all ten p-values follow from the printed means and standard deviations). This module also has
-Welch's test, which does not assume equal variances. If a test or correlation cannot be computed, its numbers are
-None and its attribute `reason` says why. A nan or infinite number raises DataError, so callers must leave out diverged
-runs.
+If a correlation cannot be computed, its numbers are None and its attribute `reason` says why. A nan or infinite number
+raises NotFiniteError.
 
 Suffixes: B resamples, N pairs.
 """
 
 from __future__ import annotations
 
-import math
-import statistics as exact  # of the standard library: exact sums of fractions, so the order of runs changes no bit
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.statistics.samples import NotFiniteError
 
 Float64 = NDArray[np.float64]
 
@@ -28,126 +23,6 @@ LEVEL = 0.95  # confidence level of all intervals
 BATCH_NUMBERS = 1 << 20  # largest number of resampled values in memory at once (8 MiB)
 
 
-# --- summaries ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Summary:
-    """A summary of values: their number n, their mean, and their sample standard deviation sd, which divides by n - 1.
-
-    `mean` is None without values; `sd` is None for fewer than two values.
-    """
-
-    n: int
-    mean: float | None
-    sd: float | None
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> Summary:
-        """Return the summary of values; the same values in another order give a bitwise equal summary.
-
-        Raises:
-            DataError: a value is nan or infinite.
-        """
-        numbers = [float(value) for value in values]
-        for number in numbers:
-            if not math.isfinite(number):
-                raise DataError(
-                    f"{number} among {len(numbers)} values: a mean needs finite numbers, leave out none in silence"
-                )
-        return cls(
-            n=len(numbers),
-            mean=exact.mean(numbers) if numbers else None,
-            sd=exact.stdev(numbers) if len(numbers) > 1 else None,
-        )
-
-
-# --- t-tests --------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class TestResult:
-    """The result of an unpaired two-sided t-test of two means.
-
-    A test needs two values per sample, and two different values in at least one sample.
-
-    Attributes:
-        t, df, p: statistic, degrees of freedom and p-value; None if the test cannot be computed.
-        reason: why the test cannot be computed; empty otherwise.
-    """
-
-    __test__ = False  # pytest would collect a class of this name as a test case
-
-    t: float | None
-    df: float | None
-    p: float | None
-    reason: str = ""
-
-
-Sample = Summary | Iterable[float]
-
-
-def student_t(first: Sample, second: Sample) -> TestResult:
-    """Return the result of Student's t-test, which pools the variances; df = n1 + n2 - 2.
-
-    Each sample is given by its values or its `Summary` (n, mean and sd). A positive t means that the first mean is
-    larger. The published p-values are those of this test.
-
-    Raises:
-        DataError: a value is nan or infinite.
-    """
-    return _t_test(first, second, equal_variances=True)
-
-
-def welch_t(first: Sample, second: Sample) -> TestResult:
-    """Return the result of Welch's t-test, which does not pool the variances; df is Satterthwaite's.
-
-    Each sample is given by its values or its `Summary` (n, mean and sd). A positive t means that the first mean is
-    larger.
-
-    Raises:
-        DataError: a value is nan or infinite.
-    """
-    return _t_test(first, second, equal_variances=False)
-
-
-def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
-    from scipy import stats  # importing it takes half a second, and most steps do not need it
-
-    first, second = (one if isinstance(one, Summary) else Summary.of(one) for one in samples)
-    reason = ""
-    if first.mean is None or second.mean is None:
-        reason = "not computable: no values on one side"
-    elif first.sd is None or second.sd is None:
-        reason = f"not computable: n = {first.n} and {second.n}, at least 2 on each side are needed"
-    elif first.sd == 0 and second.sd == 0:
-        reason = "not computable: zero variance on both sides"
-    else:
-        scale = max(first.sd, second.sd)  # after division by it, squares of deviations neither overflow nor underflow
-        difference, sd1, sd2 = (first.mean - second.mean) / scale, first.sd / scale, second.sd / scale
-        found = stats.ttest_ind_from_stats(difference, sd1, first.n, 0.0, sd2, second.n, equal_variances)
-        df = float(first.n + second.n - 2)
-        if not equal_variances:
-            error1, error2 = sd1**2 / first.n, sd2**2 / second.n
-            df = (error1 + error2) ** 2 / (error1**2 / (first.n - 1) + error2**2 / (second.n - 1))
-        return TestResult(float(found.statistic), df, float(found.pvalue))
-    return TestResult(None, None, None, reason)
-
-
-# --- shares ---------------------------------------------------------------------------------------------------------
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """Return the bounds (low, high) of the 95 % Wilson score interval of the share successes / n.
-
-    The formula is in J. Am. Stat. Assoc. 22, 1927. SciPy has the interval too, but takes half a second to import.
-
-    Raises:
-        DataError: there are no trials, or not 0 <= successes <= n.
-    """
-    if not (n > 0 and 0 <= successes <= n):
-        raise DataError(f"{successes} of {n} is no share: expected at least one trial and at most as many successes")
-    z2 = exact.NormalDist().inv_cdf((1 - LEVEL) / 2) ** 2
-    centre = (successes + z2 / 2) / (n + z2)
-    half = math.sqrt(z2 * (successes * (n - successes) / n + z2 / 4)) / (n + z2)
-    return max(0.0, centre - half), min(1.0, centre + half)
-
-
-# --- correlations ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Correlation:
     """A correlation coefficient over n pairs, with a bootstrap interval.
@@ -180,7 +55,7 @@ def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: i
     `rng` draws the resamples; `n_resamples` = 0 leaves out the interval.
 
     Raises:
-        DataError: a number is nan or infinite, or x and y are not vectors of equal length.
+        NotFiniteError: a number is nan or infinite, or x and y are not vectors of equal length.
     """
     return _correlation(pearson_r, x, y, rng, n_resamples)
 
@@ -191,7 +66,7 @@ def spearman(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: 
     `rng` draws the resamples; `n_resamples` = 0 leaves out the interval.
 
     Raises:
-        DataError: a number is nan or infinite, or x and y are not vectors of equal length.
+        NotFiniteError: a number is nan or infinite, or x and y are not vectors of equal length.
     """
     return _correlation(_spearman, x, y, rng, n_resamples)
 
@@ -205,13 +80,13 @@ def _correlation(
     if all x or all y are equal. `rng` draws the `n_resamples` resamples.
 
     Raises:
-        DataError: a number is nan or infinite, or x and y are not vectors of equal length.
+        NotFiniteError: a number is nan or infinite, or x and y are not vectors of equal length.
     """
     x_N, y_N = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x_N.ndim != 1 or x_N.shape != y_N.shape:
-        raise DataError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
+        raise NotFiniteError(f"a correlation needs two rows of equal length, got shapes {x_N.shape} and {y_N.shape}")
     if not (np.isfinite(x_N).all() and np.isfinite(y_N).all()):
-        raise DataError(f"a number among {len(x_N)} pairs is nan or infinite: a correlation needs finite ones")
+        raise NotFiniteError(f"a number among {len(x_N)} pairs is nan or infinite: a correlation needs finite ones")
     reason = ""
     if len(x_N) < 3:
         reason = f"not computable: {len(x_N)} pairs, at least 3 are needed"

@@ -1,0 +1,164 @@
+"""Contrasts follow the rules of inference: pooled seeds, each head at its own rate, costs, corpora, named families."""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from softmax_bottleneck.report import archive, contrasts
+from softmax_bottleneck.report.contrasts import Contrast
+from trained_examples import Trained, near, study
+
+SOFTMAX, MOC, MOS = {"name": "softmax"}, {"name": "moc"}, {"name": "mos"}
+
+
+def only(studies, head=MOS) -> Contrast:
+    (found,) = contrasts.against_baseline(contrasts.samples(studies), "MoS", head, SOFTMAX)
+    return found
+
+
+def test_studies_and_machines_are_pooled_and_a_seed_counts_once() -> None:
+    one = study("one", softmax=Trained(ppl=[50, 51, 52]), mos=Trained(head="mos", ppl=[45, 46, 47]))
+    again = study("again", softmax=Trained(ppl=[50]))  # the same seed on the same machine
+    other = study("other", machine="GPU", softmax=Trained(ppl=[54, 53], seeds=[1, 4]))
+    found = only([one, again, other])
+    logs = [np.mean(np.log([50, 54])), *np.log([51, 52, 53])]
+    expected = stats.ttest_ind(np.log([45, 46, 47]), logs, equal_var=False)
+    ends = expected.confidence_interval()
+    assert found.n == (3, 4) and found.interval.value == pytest.approx(np.mean(np.log([45, 46, 47])) - np.mean(logs))
+    assert found.ends == pytest.approx((100 * np.expm1(ends.low), 100 * np.expm1(ends.high)))
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.studies == ["again", "one", "other"]
+
+
+def test_a_run_that_two_models_share_counts_once_and_a_repeated_one_twice() -> None:
+    one = study(softmax=Trained(ppl=near(50), metrics={"sec_per_epoch": 10.0}), mos=Trained(head="mos", ppl=near(45)))
+    shared = replace(one, records=replace(one.records, states=pd.concat([one.records.states] * 2)))
+    assert len(only([shared, one]).baseline.runs) == 3
+    seconds = one.records.rows["metric"] == "sec_per_epoch"
+    rows = one.records.rows.assign(value=one.records.rows["value"].where(~seconds, 30.0))
+    repeated = replace(one, records=replace(one.records, rows=rows))
+    assert len(only([one, repeated]).baseline.runs) == 6 and only([one, repeated]).n == (3, 3)
+
+
+def test_each_head_has_the_rate_of_its_best_validation_whatever_models_are_called() -> None:
+    rates = study(
+        softmax=Trained(ppl=near(50), valid=near(60)),
+        softmax_r10=Trained(ppl=near(52), valid=near(55), rate=10),  # better validation, worse test
+        anything=Trained(head="mos", ppl=near(45), valid=near(50)),
+        mos_r10=Trained(head="mos", ppl=near(40), valid=near(51), rate=10),
+    )
+    found = only([rates])
+    assert (found.model.choice.value, found.baseline.choice.value) == (20, 10)
+    assert found.change == pytest.approx(100 * (45 / 52 - 1)) and not found.is_tuned and found.has_equal_search
+    assert "not bracketed" in found.text and "{10, 20}" in found.text
+    more = [study("more", softmax_r5=Trained(ppl=near(70), rate=5), mos_r40=Trained(head="mos", ppl=near(70), rate=40))]
+    assert only([rates, *more]).is_tuned and not only([rates, *more]).has_equal_search
+
+
+def test_at_shared_rates_only_those_tried_for_both_count() -> None:
+    own = study(
+        softmax=Trained(ppl=near(50)), softmax_r10=Trained(ppl=near(47), rate=10), mos=Trained(head="mos", ppl=near(48))
+    )
+    assert only([own]).change == pytest.approx(100 * (48 / 47 - 1))
+    assert contrasts.at_shared_rates(only([own])).change == pytest.approx(100 * (48 / 50 - 1))
+
+
+def test_seeds_that_chose_a_rate_are_left_out_if_three_others_remain() -> None:
+    search = study("search", softmax_r10=Trained(ppl=[40], rate=10), softmax=Trained(ppl=[30]))
+    confirmed = study(
+        "confirmed", softmax=Trained(ppl=near(50), seeds=[2, 3, 4]), mos=Trained(head="mos", ppl=near(45))
+    )
+    assert sorted(only([search, confirmed]).baseline.log_ppl) == [2, 3, 4]
+
+
+def test_a_diverged_run_is_never_best_and_leaves_no_interval() -> None:
+    fails = study(
+        softmax=Trained(ppl=near(50)),
+        mos=Trained(head="mos", ppl=[30, 30, math.inf]),
+        mos_r10=Trained(head="mos", ppl=near(45), rate=10),
+    )
+    assert only([fails]).model.choice.value == 10
+    alone = study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=[30, 31, 32, math.inf]))
+    found = only([alone])
+    assert found.ends is None and math.isnan(found.p) and "1 diverged" in found.text
+
+
+def test_costs_stand_beside_the_change_and_time_needs_a_shared_machine() -> None:
+    slow = {"parameters": 1.02e6, "sec_per_epoch": 30.0}
+    one = study("one", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45), metrics=slow))
+    busy = study("busy", softmax=Trained(ppl=[50], metrics={"sec_per_epoch": 900.0}))
+    gpu = study("gpu", machine="GPU", softmax=Trained(ppl=[50], metrics={"sec_per_epoch": 1.0}))
+    found = only([one, busy, gpu])  # of one machine the median counts, and the GPU trained no MoS
+    assert found.size == pytest.approx(1.02) and not found.is_equal_size
+    assert found.time == pytest.approx(3.0) and not found.is_equal_time
+    apart = study("mos", machine="GPU", mos=Trained(head="mos", ppl=near(45)))
+    assert math.isnan(only([study(softmax=Trained(ppl=near(50))), apart]).time)
+
+
+def test_settings_differ_in_width_and_epochs_and_not_in_inner_width() -> None:
+    models = {
+        f"{head}_{width}_{epochs}": Trained(head=head, ppl=near(50), width=width, epochs=epochs)
+        for head, width, epochs in product(("softmax", "mos"), (32, 64), (10, 20))
+    }
+    inner = {"parameters": 1.2e6}
+    wide = study("wide", mos=Trained(head="mos", ppl=near(40), inner=256, metrics=inner))
+    found = contrasts.against_baseline(contrasts.samples([study("many", **models), wide]), "MoS", MOS, SOFTMAX)
+    assert len({one.setting for one in found}) == len(found) == 4
+    assert all(one.is_equal_size and one.change == pytest.approx(0) for one in found)  # the size nearest the softmax's
+
+
+def test_a_cut_of_a_corpus_is_that_corpus() -> None:
+    assert contrasts.corpus_of("ptb-small") == contrasts.corpus_of("ptb") == "ptb"
+    assert contrasts.corpus_of("wt2-small") == contrasts.corpus_of("wikitext-2") != "ptb"
+    assert contrasts.corpus_of("unknown") == "unknown"
+
+
+def test_options_are_matched_in_the_order_of_preference() -> None:
+    models = {f"mos{k}": Trained(head="mos", options={"components": k}, ppl=near(40 + k)) for k in (2, 3, 15)}
+    found = only([study(softmax=Trained(ppl=near(50)), **models)], {"name": "mos", "components": [5, 3, 15]})
+    assert found.model.ppl == pytest.approx(np.exp(np.mean(np.log(near(43)))))
+
+
+def test_the_rival_at_equal_time_is_the_best_validated_softmax_that_is_no_slower() -> None:
+    def seconds(value: float) -> dict[str, float]:
+        return {"sec_per_epoch": value}
+
+    wide = study(
+        softmax=Trained(ppl=near(50), metrics=seconds(10)),
+        softmax_64=Trained(ppl=near(46), width=64, metrics=seconds(20)),
+        softmax_100=Trained(ppl=near(40), width=100, metrics=seconds(40)),  # too slow
+        mos=Trained(head="mos", ppl=near(45), metrics=seconds(30)),
+    )
+    found = contrasts.samples([wide])
+    (mos,) = contrasts.against_baseline(found, "MoS", MOS, SOFTMAX)
+    rival = contrasts.at_equal_time(found, mos)
+    assert rival and rival.change == pytest.approx(100 * (45 / 46 - 1)) and rival.time == pytest.approx(1.5)
+    alone = contrasts.samples([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))])
+    assert contrasts.at_equal_time(alone, *contrasts.against_baseline(alone, "MoS", MOS, SOFTMAX)) is None
+
+
+def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_that_chose() -> None:
+    one = study("plan", softmax=Trained(ppl=near(50)), moc=Trained(head="moc", ppl=near(49)),
+                mos=Trained(head="mos", ppl=[10, *near(48)]))  # fmt: skip
+    lists = {"plan": {"made-up": {"MoC": ["moc", "softmax"], "MoS": ["mos", "softmax"], "none": ["gss", "softmax"]}}}
+    found = contrasts.named(contrasts.samples([one]), [one], lists, {"plan": {"mos": [1]}})
+    assert [(one.study, one.contrast.label) for one in found] == [("plan", "MoC"), ("plan", "MoS")]
+    logs = [np.log(near(level)) for level in (49, 48, 50)]
+    first, second = (stats.ttest_ind(own, logs[2], equal_var=False).pvalue for own in logs[:2])
+    smaller = min(first, second)
+    assert [one.p for one in found] == pytest.approx([max(first, 2 * smaller), 2 * smaller])
+
+
+def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound() -> None:
+    """A theorem, so a test of the code: the log-probabilities of Softmax and MoC have rank d + 2 at most."""
+    found = contrasts.samples(archive.load_all())
+    ranks = [
+        (run.values["rank_press"], model.setting.facts["embedding_size"] + 2)
+        for model, sample in found.items() if model.head in ("softmax", "moc")
+        for run in sample.runs if "rank_press" in run.values
+    ]  # fmt: skip
+    assert len(ranks) > 100 and all(rank <= bound for rank, bound in ranks)

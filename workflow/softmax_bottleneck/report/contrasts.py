@@ -1,0 +1,471 @@
+"""Contrasts of two heads in one setting, from all archived runs.
+
+A setting is a corpus, a body without its inner widths, and a schedule without its learning rate. Every head has its own
+learning rate, chosen by validation perplexity. The runs of all studies are pooled, and a seed that ran on two machines
+counts once. docs/results.md states the rules under "How numbers become conclusions".
+"""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+from softmax_bottleneck.heads.registry import declarations
+from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, VALID_PPL
+from softmax_bottleneck.report import numbers
+from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, student, welch_p
+from softmax_bottleneck.statistics.pooled import Choice, choose, holm, per_seed, share_of_gain
+from softmax_bottleneck.store.paths import ROOT
+from softmax_bottleneck.study import Run, canonical_json, load_dataset
+
+EQUAL_SIZE = 0.01  # relative difference of parameters; chosen after the runs, and the aim of rank-or-mixture.yaml
+EQUAL_TIME = 0.05  # relative difference of seconds per epoch
+SHAPE = ("hidden_size", "context_size")  # of a body; they make up for the parameters of a head
+RATE = "learning_rate"
+NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-sgd": "", "nt-asgd": "NT-ASGD"}
+
+
+@cache
+def corpus_of(dataset: str) -> str:
+    """Return the corpus of a dataset: a cut of a corpus is that corpus, such as `ptb` for `ptb-small`."""
+    file = ROOT / "config" / "datasets" / f"{dataset}.yaml"
+    if not file.is_file():
+        return dataset
+    found = load_dataset(dataset, ROOT / "config")
+    return found.published_as or found.stands_for or found.base or dataset
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What two contrasted heads share.
+
+    Attributes:
+        dataset: the name of the dataset.
+        body, schedule: canonical JSON of the body without SHAPE, and of the schedule without RATE.
+        title: the title of the dataset, which may differ between archives.
+        is_synthetic: True if the corpus is sampled from a known distribution.
+    """
+
+    dataset: str
+    body: str
+    schedule: str
+    title: str = field(default="", compare=False)
+    is_synthetic: bool = field(default=False, compare=False)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """The settings of body and schedule by name."""
+        return {**_parsed(self.body), **_parsed(self.schedule)}
+
+    @property
+    def is_lstm(self) -> bool:
+        """True if the body is an LSTM."""
+        return bool(self.facts["kind"] == "awd-lstm")
+
+    @property
+    def label(self) -> str:
+        """The setting as text, such as `Penn Treebank, d = 64, 10 epochs`."""
+        return self.labels[-1]
+
+    @property
+    def labels(self) -> list[str]:
+        """Texts for the setting: without sizes, with its width, with its epochs, and with both."""
+        facts = self.facts
+        sizes = [f"d = {facts['embedding_size']}", f"{facts['epochs']} epochs"]
+        parts = [NAMES.get(facts[key], facts[key]) for key in ("kind", "optimizer")]
+        parts += [f"noise {facts['embedding_noise']:g}"] if facts["embedding_noise"] else []
+        parts += ["tied"] if facts["tied"] and not self.is_lstm else []
+        title = self.title.removeprefix("The ")
+        known = [title[:1].upper() + title[1:], *filter(None, parts)]
+        return [", ".join([known[0], *shown, *known[1:]]) for shown in ([], sizes[:1], sizes[1:], sizes)]
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    return dict(json.loads(text))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A head with its options in a setting, and the inner widths of the body below it."""
+
+    setting: Setting
+    head: str
+    options: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run: its study, seed, machine and learning rate, and {metric: value}; a diverged run has no values."""
+
+    study: str
+    seed: int
+    machine: str
+    rate: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """All archived runs of a model, and what the rules make of them."""
+
+    model: Model
+    runs: Sequence[TrainedRun]
+    left_out: frozenset[int] = frozenset()  # seeds that chose the settings of this model
+
+    def _logs(self, metric: str, rate: float) -> dict[int, float]:
+        own = [run for run in self.runs if run.rate == rate and run.seed not in self.left_out]
+        return per_seed((run.seed, run.machine, math.log(run.values.get(metric, INF))) for run in own)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The learning rate with the lowest validation perplexity; diverged runs count as infinitely bad."""
+        return choose({rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}})
+
+    @cached_property
+    def log_ppl(self) -> dict[int, float]:
+        """{seed: log test perplexity} at the chosen learning rate, without the seeds that the choice can spare."""
+        values = self._logs(TEST_PPL, self.choice.value)
+        return {seed: values[seed] for seed in self.choice.compared(values) if math.isfinite(values[seed])}
+
+    @property
+    def n_diverged(self) -> int:
+        """The number of seeds that diverged at the chosen learning rate."""
+        return sum(math.isinf(value) for value in self._logs(TEST_PPL, self.choice.value).values())
+
+    @property
+    def ppl(self) -> float:
+        """The geometric mean of the compared test perplexities, or nan without any."""
+        return math.exp(statistics.fmean(self.log_ppl.values())) if self.log_ppl else math.nan
+
+    def mean(self, metric: str) -> float:
+        """Return the geometric mean of a positive metric over the runs at the chosen rate, or nan if none has it."""
+        own = [run.values[metric] for run in self.runs if run.rate == self.choice.value and metric in run.values]
+        return statistics.geometric_mean(own) if own else math.nan
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """{machine with its threads: median seconds per epoch over the runs at all learning rates}."""
+        by_machine: dict[str, list[float]] = {}
+        for run in self.runs:
+            if "sec_per_epoch" in run.values:
+                by_machine.setdefault(run.machine, []).append(run.values["sec_per_epoch"])
+        return {machine: statistics.median(own) for machine, own in by_machine.items()}
+
+    @property
+    def studies(self) -> list[str]:
+        """The names of the archives with runs at the chosen learning rate."""
+        return sorted({run.study for run in self.runs if run.rate == self.choice.value})
+
+
+def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
+    """Return {model: its sample} of all finished runs whose settings are known."""
+    found: dict[Model, dict[tuple[str, str, float | None], TrainedRun]] = {}
+    for study in studies:
+        synthetic = {data.dataset for data in study.views if data.truth}
+        rows = study.records.rows
+        plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")]
+        values: dict[str, dict[str, float]] = {}
+        for run_id, metric, value in zip(plain["run_id"], plain["metric"], plain["value"], strict=True):
+            values.setdefault(run_id, {})[metric] = value
+        for state in study.records.states.to_dict("records"):
+            run = study.settings.get((state["dataset"], state["model"]))
+            own = values.get(state["run_id"], {})
+            if run is None or not (TEST_PPL in own or state["state"] == "diverged"):
+                continue
+            title = study.title_of(state["dataset"])
+            model = _model_of(run, title, state["dataset"] in synthetic)
+            machine = f"{state['hardware']}, {run.threads} threads"
+            trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, own)
+            # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
+            found.setdefault(model, {})[state["run_id"], machine, own.get("sec_per_epoch")] = trained
+    return {model: Sample(model, list(runs.values())) for model, runs in found.items()}
+
+
+def _model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
+    body, schedule = dataclasses.asdict(run.body), dataclasses.asdict(run.schedule)
+    shape = tuple(body.pop(name) for name in SHAPE)
+    del schedule[RATE]
+    setting = Setting(run.dataset, canonical_json(body), canonical_json(schedule), title, is_synthetic)
+    declared = declarations().get(run.head.name)
+    defaults = {name: option["default"] for name, option in declared.options.items()} if declared else {}
+    return Model(setting, run.head.name, canonical_json(defaults | dict(run.head.options)), shape)
+
+
+@dataclass(frozen=True, eq=False)
+class Contrast:
+    """The change from a baseline to a model, each at its own best tried learning rate."""
+
+    label: str
+    model: Sample
+    baseline: Sample
+
+    @cached_property
+    def interval(self) -> Interval:
+        """The difference of mean log test perplexities in nats, with Welch's interval; infinite if a run diverged."""
+        sides = [np.array([*side.log_ppl.values()])[:, None] for side in (self.model, self.baseline)]
+        found = student(sides, ALPHA / 2)
+        return replace(found, low=-INF, high=INF) if self.n_diverged else found
+
+    @property
+    def n_diverged(self) -> int:
+        """The number of diverged seeds on both sides."""
+        return self.model.n_diverged + self.baseline.n_diverged
+
+    @cached_property
+    def p(self) -> float:
+        """The p-value of Welch's test, before any correction; nan with too few seeds, or if a run diverged."""
+        sides = ([*side.log_ppl.values()] for side in (self.model, self.baseline))
+        return math.nan if self.n_diverged else welch_p(*sides)
+
+    @property
+    def setting(self) -> Setting:
+        """The setting of the model."""
+        return self.model.model.setting
+
+    @property
+    def change(self) -> float:
+        """The change of test perplexity in percent."""
+        return 100 * math.expm1(self.interval.value)
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the interval in percent, or None with too few seeds."""
+        low, high = (100 * math.expm1(end) if end < 700 else INF for end in (self.interval.low, self.interval.high))
+        return (low, high) if math.isfinite(high) else None
+
+    @property
+    def sign(self) -> int:
+        """-1 or 1 if the whole interval lies below or above 0, else 0."""
+        return 0 if self.ends is None else -1 if self.ends[1] < 0 else int(self.ends[0] > 0)
+
+    @property
+    def size(self) -> float:
+        """The number of parameters relative to the baseline."""
+        return self.model.mean("parameters") / self.baseline.mean("parameters")
+
+    @property
+    def is_equal_size(self) -> bool:
+        """True if the numbers of parameters differ by at most EQUAL_SIZE."""
+        return abs(self.size - 1) <= EQUAL_SIZE
+
+    @property
+    def time(self) -> float:
+        """The seconds per epoch relative to the baseline, on machines that trained both; nan without any."""
+        shared = self.model.seconds.keys() & self.baseline.seconds.keys()
+        ratios = [self.model.seconds[machine] / self.baseline.seconds[machine] for machine in sorted(shared)]
+        return statistics.geometric_mean(ratios) if ratios else math.nan
+
+    @property
+    def rank(self) -> float:
+        """The Press rank relative to the baseline."""
+        return self.model.mean(PRESS_RANK) / self.baseline.mean(PRESS_RANK)
+
+    @property
+    def is_equal_time(self) -> bool:
+        """True if the seconds per epoch differ by at most EQUAL_TIME."""
+        return abs(self.time - 1) <= EQUAL_TIME
+
+    @property
+    def has_equal_search(self) -> bool:
+        """True if the same learning rates were tried for both sides; otherwise one side may only be tuned better."""
+        return self.model.choice.tried == self.baseline.choice.tried
+
+    @property
+    def is_tuned(self) -> bool:
+        """True if both learning rates lie inside their grids."""
+        return self.model.choice.is_interior and self.baseline.choice.is_interior
+
+    @property
+    def rates(self) -> str:
+        """The learning rates as text, such as `best of {20}: 20 and {10, 20}: 10, not bracketed`."""
+        shown = [
+            f"{{{', '.join(f'{rate:g}' for rate in side.choice.tried)}}}: {side.choice.value:g}"
+            for side in (self.model, self.baseline)
+        ]
+        return f"best of {' and '.join(shown)}, {'bracketed' if self.is_tuned else 'not bracketed'}"
+
+    @property
+    def n(self) -> tuple[int, int]:
+        """The numbers of compared seeds of model and baseline."""
+        return len(self.model.log_ppl), len(self.baseline.log_ppl)
+
+    @property
+    def value_text(self) -> str:
+        """The change with its interval, such as `−4.5 % (95 % interval −6.8 to −2.0)`."""
+        value = f"{numbers.number(self.change, 1, signed=True)}\u00a0%"
+        return value if self.ends is None else f"{value} (95\u00a0% interval {numbers.interval(*self.ends, 1)})"
+
+    @property
+    def short_text(self) -> str:
+        """The change with its interval, such as `−4.5 % (−6.8 to −2.0)`."""
+        return self.value_text.replace("95\u00a0% interval ", "")
+
+    @property
+    def costs(self) -> str:
+        """The two ratios of costs as text."""
+        return f"{numbers.number(self.size)} × parameters, {numbers.number(self.time, 1)} × seconds per epoch"
+
+    @property
+    def text(self) -> str:
+        """The contrast as text with setting, numbers of seeds, costs and learning rates."""
+        diverged = f", {self.n_diverged} diverged" if self.n_diverged else ""
+        value = f"{self.value_text}, {numbers.counts(self.n)}{diverged}"
+        return f"{self.label}; {self.setting.label}: {value}; {self.costs}; {self.rates}"
+
+    @property
+    def studies(self) -> list[str]:
+        """The archives of both sides."""
+        return sorted({*self.model.studies, *self.baseline.studies})
+
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """A contrast that a study's file named before its runs.
+
+    `p` is its p-value after Holm's correction over the named contrasts of the study.
+    """
+
+    study: str
+    contrast: Contrast
+    p: float
+
+    @property
+    def is_lower(self) -> bool:
+        """True if the perplexity is significantly lower after correction, at equal size."""
+        return self.contrast.change < 0 and self.p < ALPHA and self.contrast.is_equal_size
+
+    @property
+    def text(self) -> str:
+        """The contrast as text with its corrected p-value."""
+        return f"{self.contrast.text}; p = {numbers.p_value(self.p)} after Holm’s correction"
+
+
+# --- which models are contrasted ------------------------------------------------------------------------------------
+def pick(found: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any], size: float = 0.0) -> Sample | None:
+    """Return the sample of a head in a setting, or None.
+
+    Args:
+        found: all samples.
+        setting: the setting.
+        head: the name of the head (`name`), and the options that it must have. A list gives several values in order of
+            preference; the first that the setting has is taken.
+        size: number of parameters; of several inner widths, the one nearest to it is taken.
+    """
+    wanted = {key: value if isinstance(value, list) else [value] for key, value in head.items() if key != "name"}
+    candidates = []
+    for model, sample in found.items():
+        if model.setting == setting and model.head == head["name"] and sample.log_ppl:
+            options = _parsed(model.options)
+            if all(options.get(key) in values for key, values in wanted.items()):
+                order = [values.index(options[key]) for key, values in wanted.items()]
+                candidates.append((order, abs(sample.mean("parameters") - size), model.shape, sample))
+    return min(candidates, key=lambda candidate: candidate[:3])[-1] if candidates else None
+
+
+def against_baseline(
+    found: Mapping[Model, Sample], label: str, head: Mapping[str, Any], baseline: Mapping[str, Any]
+) -> list[Contrast]:
+    """Return the contrast of a head with a baseline in every setting that has both: natural text and LSTMs first."""
+    contrasts = []
+    for setting in settings_of(found):
+        base = pick(found, setting, baseline)
+        own = pick(found, setting, head, base.mean("parameters")) if base else None
+        if base and own:
+            contrasts.append(Contrast(label, own, base))
+    return contrasts
+
+
+def settings_of(found: Mapping[Model, Sample]) -> list[Setting]:
+    """Return all settings: natural text first, then LSTMs, then by corpus, longer training and larger widths first."""
+
+    def order(setting: Setting) -> tuple[Any, ...]:
+        facts = setting.facts
+        sizes = (-facts["embedding_size"], -facts["epochs"])
+        kind = (setting.is_synthetic, not setting.is_lstm, corpus_of(setting.dataset), setting.dataset)
+        return *kind, *sizes, setting.body, setting.schedule
+
+    return sorted({model.setting for model in found}, key=order)
+
+
+def at_equal_time(found: Mapping[Model, Sample], contrast: Contrast) -> Contrast | None:
+    """Return the contrast with the softmax of any width that takes no more time, chosen by validation perplexity.
+
+    The two settings may differ in `embedding_size`. Return None if the best one is the baseline, or if no softmax was
+    timed on a machine of the model.
+    """
+    own, base = contrast.model, contrast.baseline.model
+    rivals = []
+    for model, sample in found.items():
+        if _but_width(model) == _but_width(base):
+            rival = Contrast(contrast.label, own, sample)
+            if rival.time >= 1 / (1 + EQUAL_TIME):
+                rivals.append((sample.mean(VALID_PPL), sample.mean("parameters"), rival))
+    best = min(rivals, key=lambda rival: rival[:2])[-1] if rivals else None
+    return best if best and best.baseline.model.setting != base.setting else None
+
+
+def at_shared_rates(contrast: Contrast) -> Contrast:
+    """Return the contrast of the runs at the learning rates that were tried for both sides."""
+    shared = set(contrast.model.choice.tried) & set(contrast.baseline.choice.tried)
+    sides = (
+        replace(side, runs=[run for run in side.runs if run.rate in shared])
+        for side in (contrast.model, contrast.baseline)
+    )
+    return Contrast(contrast.label, *sides) if shared else contrast
+
+
+def _but_width(model: Model) -> tuple[Any, ...]:
+    return {**model.setting.facts, "embedding_size": 0}, model.setting.dataset, model.head, model.options
+
+
+def named(
+    found: Mapping[Model, Sample],
+    studies: Iterable[FinishedStudy],
+    lists: Mapping[str, Any],
+    left_out: Mapping[str, Mapping[str, Sequence[int]]],
+) -> list[Named]:
+    """Return the contrasts that studies named before their runs and that have runs.
+
+    Args:
+        found: all samples.
+        studies: the studies, whose settings tell what the names of models mean.
+        lists: {study: {dataset: {label: [model, baseline]}}}.
+        left_out: {study: {model: seeds}}: seeds that chose the settings of a model.
+    """
+    settings = {study.study: study.settings for study in studies}
+    pairs = []
+    for study, datasets in lists.items():
+        for dataset, contrasts in datasets.items():
+            for label, names in contrasts.items():
+                runs = [settings.get(study, {}).get((dataset, name)) for name in names]
+                sides = [found.get(_model_of(run)) if run else None for run in runs]
+                seeds = [frozenset(left_out.get(study, {}).get(name, ())) for name in names]
+                known = [replace(side, left_out=own) for side, own in zip(sides, seeds, strict=True) if side]
+                if len(known) == 2 and all(side.log_ppl for side in known):
+                    pairs.append((study, Contrast(label, *known)))
+    return families(pairs)
+
+
+def families(pairs: Iterable[tuple[str, Contrast]]) -> list[Named]:
+    """Return the contrasts of pairs (study, contrast) with p-values after Holm's correction within each study."""
+    by_study: dict[str, list[Contrast]] = {}
+    for study, contrast in pairs:
+        by_study.setdefault(study, []).append(contrast)
+    return [
+        Named(study, contrast, p)
+        for study, own in by_study.items()
+        for contrast, p in zip(own, holm([one.p for one in own]), strict=True)
+    ]
+
+
+def gain_share(part: Contrast, whole: Contrast) -> Interval:
+    """Return the gain of `part` as a share of that of `whole` over their common baseline, with Fieller's interval."""
+    return share_of_gain(*([*side.log_ppl.values()] for side in (whole.baseline, part.model, whole.model)))
