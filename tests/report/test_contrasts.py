@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 from softmax_bottleneck.report import archive, contrasts
 from softmax_bottleneck.report.contrasts import Contrast
+from softmax_bottleneck.study import study_file as schema
 from trained_examples import Trained, near, study
 
 SOFTMAX, MOC, MOS = {"name": "softmax"}, {"name": "moc"}, {"name": "mos"}
@@ -73,6 +74,38 @@ def test_seeds_that_chose_a_rate_are_left_out_if_three_others_remain() -> None:
         "confirmed", softmax=Trained(ppl=near(50), seeds=[2, 3, 4]), mos=Trained(head="mos", ppl=near(45))
     )
     assert sorted(only([search, confirmed]).baseline.log_ppl) == [2, 3, 4]
+
+
+def test_a_search_brackets_the_rate_that_its_study_trains() -> None:
+    def tuned(best: float, other: float | None) -> Contrast:
+        points = ((10, 60.0), (20, best), (40, other))
+        trials = [{"point": {"schedule.learning_rate": rate}, "valid_ppl": ppl} for rate, ppl in points]
+        models = ("softmax", "mos")
+        choices = tuple({"dataset": "made-up", "model": model, "curve": trials} for model in models)
+        own = study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))
+        return only([replace(own, tuned=choices)])
+
+    for other in (70.0, None):  # a diverged trial bounds the search, too
+        found = tuned(50.0, other)
+        assert found.is_tuned and found.model.choice.tried == (10, 20, 40) and found.n == (3, 3)
+    assert not contrasts.samples([study(mos=Trained(head="mos", ppl=near(45)))]).popitem()[1].choice.is_interior
+
+
+def test_contrasts_that_a_study_declares_are_named() -> None:
+    pairs = [("layer", "mixing", True), ("wide", "the same time", False)]
+    family = tuple(
+        schema.Contrast(model="mos", against=name, label=text, same_size=is_equal) for name, text, is_equal in pairs
+    )
+    own = study(
+        "plan",
+        layer=Trained(head="moc", options={"components": 1}, ppl=near(50)),
+        mos=Trained(head="mos", ppl=near(48)),
+        wide=Trained(ppl=near(40), width=64),
+    )
+    own = replace(own, contrasts=schema.Contrasts(family=family, margin=0.01))
+    found = contrasts.named(contrasts.samples([own]), [own], {}, {})
+    assert [one.contrast.label for one in found] == ["MoS against tanh layer", "MoS against Softmax, the same time"]
+    assert [one.contrast.change for one in found] == pytest.approx([-4, 20])
 
 
 def test_a_diverged_run_is_never_best_and_leaves_no_interval() -> None:

@@ -6,6 +6,7 @@ counts once. docs/results.md states the rules under "How numbers become conclusi
 """
 
 import dataclasses
+import itertools
 import json
 import math
 import statistics
@@ -29,6 +30,7 @@ EQUAL_SIZE = 0.01  # relative difference of parameters; chosen after the runs, a
 EQUAL_TIME = 0.05  # relative difference of seconds per epoch
 SHAPE = ("hidden_size", "context_size")  # of a body; they make up for the parameters of a head
 RATE = "learning_rate"
+SEARCH = -1  # stands for the seeds of a study's search, which has only the mean of their validation losses
 NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-sgd": "", "nt-asgd": "NT-ASGD"}
 
 
@@ -118,6 +120,7 @@ class Sample:
 
     model: Model
     runs: Sequence[TrainedRun]
+    searched: Mapping[float, float] = field(default_factory=dict)  # log validation perplexities of a search by rate
     left_out: frozenset[int] = frozenset()  # seeds that chose the settings of this model
 
     def _logs(self, metric: str, rate: float) -> dict[int, float]:
@@ -127,7 +130,10 @@ class Sample:
     @cached_property
     def choice(self) -> Choice:
         """The learning rate with the lowest validation perplexity; diverged runs count as infinitely bad."""
-        return choose({rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}})
+        losses = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
+        for rate, loss in self.searched.items():
+            losses.setdefault(rate, {})[SEARCH] = loss
+        return choose(losses)
 
     @cached_property
     def log_ppl(self) -> dict[int, float]:
@@ -168,7 +174,11 @@ class Sample:
 def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
     """Return {model: its sample} of all finished runs whose settings are known."""
     found: dict[Model, dict[tuple[str, str, float | None], TrainedRun]] = {}
+    searched: dict[Model, dict[float, float]] = {}
     for study in studies:
+        for choice in study.tuned:
+            if run := study.settings.get((choice["dataset"], choice["model"])):
+                searched.setdefault(_model_of(run), {}).update(_curve(choice))
         synthetic = {data.dataset for data in study.views if data.truth}
         rows = study.records.rows
         plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")]
@@ -186,7 +196,14 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
             trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, own)
             # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
             found.setdefault(model, {})[state["run_id"], machine, own.get("sec_per_epoch")] = trained
-    return {model: Sample(model, list(runs.values())) for model, runs in found.items()}
+    return {model: Sample(model, list(runs.values()), searched.get(model, {})) for model, runs in found.items()}
+
+
+def _curve(choice: Mapping[str, Any]) -> dict[float, float]:
+    """Return {learning rate: log validation perplexity} of a search that varies nothing else; inf if a run diverged."""
+    trials = [(trial["point"], trial["valid_ppl"]) for trial in choice["curve"]]
+    rates = [(point[f"schedule.{RATE}"], ppl) for point, ppl in trials if point.keys() == {f"schedule.{RATE}"}]
+    return {float(rate): math.log(ppl) if ppl else INF for rate, ppl in rates}
 
 
 def _model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
@@ -428,7 +445,7 @@ def _but_width(model: Model) -> tuple[Any, ...]:
 
 def named(
     found: Mapping[Model, Sample],
-    studies: Iterable[FinishedStudy],
+    studies: Sequence[FinishedStudy],
     lists: Mapping[str, Any],
     left_out: Mapping[str, Mapping[str, Sequence[int]]],
 ) -> list[Named]:
@@ -437,12 +454,12 @@ def named(
     Args:
         found: all samples.
         studies: the studies, whose settings tell what the names of models mean.
-        lists: {study: {dataset: {label: [model, baseline]}}}.
+        lists: {study: {dataset: {label: [model, baseline]}}}, for studies whose files do not have the key `contrasts`.
         left_out: {study: {model: seeds}}: seeds that chose the settings of a model.
     """
     settings = {study.study: study.settings for study in studies}
     pairs = []
-    for study, datasets in lists.items():
+    for study, datasets in {**lists, **_declared(studies)}.items():
         for dataset, contrasts in datasets.items():
             for label, names in contrasts.items():
                 runs = [settings.get(study, {}).get((dataset, name)) for name in names]
@@ -452,6 +469,24 @@ def named(
                 if len(known) == 2 and all(side.log_ppl for side in known):
                     pairs.append((study, Contrast(label, *known)))
     return families(pairs)
+
+
+def _declared(studies: Sequence[FinishedStudy]) -> dict[str, dict[str, dict[str, list[str]]]]:
+    """Return the contrasts of the studies that declare them (key `contrasts`), as `lists` of the function `named`."""
+
+    def label(run: Run) -> str:
+        declared = declarations().get(run.head.name)
+        return "tanh layer" if run.head.options.get("components") == 1 else declared.label if declared else run.model
+
+    found: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for study in studies:
+        for one, dataset in itertools.product(study.contrasts.family if study.contrasts else (), study.datasets):
+            runs = [study.settings.get((dataset, name)) for name in (one.model, one.against)]
+            known = [label(run) for run in runs if run]
+            if len(known) == len(runs):
+                text = " against ".join(known) + ("" if one.same_size else f", {one.label}")
+                found.setdefault(study.study, {}).setdefault(dataset, {})[text] = [one.model, one.against]
+    return found
 
 
 def families(pairs: Iterable[tuple[str, Contrast]]) -> list[Named]:
