@@ -53,6 +53,7 @@ def test_an_archive_has_the_numbers_states_and_verdicts_of_its_study(finished: P
     for run in study.needed:
         values = found.records.values(run.dataset, run.model, "test_ppl")
         assert values[run.seed] == fake.perplexities(run)["test_ppl"]
+        assert found.settings[run.dataset, run.model].settings == run.settings
     own = study.store.study_folder(study.name)
     assert found.records.states.equals(records.load(own).states) and found.corpora.keys() == study.datasets.keys()
     verdicts = {(one["id"], one["dataset"]): one["verdict"] for one in found.claims}
