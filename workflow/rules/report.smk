@@ -51,6 +51,7 @@ rule render:
             "report/*.yaml",
             "report/*.css",
             "report/*.mplstyle",
+            "report/evidence/settings.json.gz",
             "report/evidence/studies/*.json.gz",
             "benchmarks/results/cpu.json",
         ),
