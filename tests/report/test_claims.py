@@ -22,6 +22,7 @@ from softmax_bottleneck.report.claims import rules
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED, CorpusData
 from softmax_bottleneck.report.claims.verdict import TEMPLATES, TEXTS, Code, Entry, premises_of
 from softmax_bottleneck.report.claims.verdict import judge as judge_claim
+from softmax_bottleneck.statistics import intervals
 from softmax_bottleneck.store import paths
 
 PUBLISHED = paths.ROOT / "report" / "published"
@@ -84,12 +85,12 @@ def test_every_claim_asks_for_models_that_the_paper_study_has() -> None:
 
 
 # --- intervals ------------------------------------------------------------------------------------------------------
-def estimate(kind, *samples: Iterable[float] | np.ndarray, tail: float = 0.025) -> rules.Interval:
+def estimate(kind, *samples: Iterable[float] | np.ndarray, tail: float = 0.025) -> intervals.Interval:
     sides = [np.asarray(side, dtype=float).reshape(len(side), -1) for side in samples]
     return kind(sides, tail)
 
 
-def ends(found: rules.Interval) -> tuple[float, float]:
+def ends(found: intervals.Interval) -> tuple[float, float]:
     return found.low, found.high
 
 
@@ -97,14 +98,14 @@ def test_intervals_of_means_are_welchs_and_students() -> None:
     rng = np.random.default_rng(3)
     first, second = rng.normal(4.04, 0.1, 5), rng.normal(4.0, 0.6, 8)
     test = stats.ttest_ind(first, second, equal_var=False)
-    assert ends(estimate(rules.student, first, second)) == pytest.approx(tuple(test.confidence_interval(0.95)))
-    assert ends(estimate(rules.student, first, second, tail=0.0125)) == pytest.approx(
+    assert ends(estimate(intervals.student, first, second)) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert ends(estimate(intervals.student, first, second, tail=0.0125)) == pytest.approx(
         tuple(test.confidence_interval(0.975))
     )
-    assert ends(estimate(rules.student, first)) == pytest.approx(
+    assert ends(estimate(intervals.student, first)) == pytest.approx(
         tuple(stats.ttest_1samp(first, 0).confidence_interval(0.95))
     )
-    fixed = estimate(rules.student, first, [4.0] * 3)  # a side without variance is a number
+    fixed = estimate(intervals.student, first, [4.0] * 3)  # a side without variance is a number
     assert ends(fixed) == pytest.approx(tuple(stats.ttest_1samp(first - 4, 0).confidence_interval(0.95)))
 
 
@@ -112,24 +113,26 @@ def test_intervals_of_correlations_and_shares_are_scipys() -> None:
     rng = np.random.default_rng(4)
     points = rng.normal(size=(30, 2)) @ np.array([[1.0, 0.6], [0.0, 0.8]])
     test = stats.pearsonr(*points.T)
-    assert ends(estimate(rules.fisher, points)) == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert ends(estimate(intervals.fisher, points)) == pytest.approx(tuple(test.confidence_interval(0.95)))
     ties = np.round(points, 0)
     rho = stats.spearmanr(*ties.T).statistic
-    found = estimate(rules.spearman, ties)
+    found = estimate(intervals.spearman, ties)
     assert found.value == pytest.approx(rho)
     half = 1.959964 * math.sqrt((1 + rho**2 / 2) / 27)  # Bonett and Wright 2000
     assert ends(found) == pytest.approx((math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)))
     assert found.spread == pytest.approx(1 - rho**2)
     wilson, hits = stats.binomtest(17, 20).proportion_ci(0.95, "wilson"), [1.0] * 17 + [0.0] * 3
-    assert ends(estimate(rules.wilson, hits)) == pytest.approx(tuple(wilson))
-    assert estimate(rules.wilson, hits).spread == pytest.approx(np.std(hits))
+    assert ends(estimate(intervals.wilson, hits)) == pytest.approx(tuple(wilson))
+    assert estimate(intervals.wilson, hits).spread == pytest.approx(np.std(hits))
 
 
-@pytest.mark.parametrize(("kind", "n"), [(rules.student, 2), (rules.fisher, 7), (rules.spearman, 7), (rules.wilson, 7)])
+@pytest.mark.parametrize(
+    ("kind", "n"), [(intervals.student, 2), (intervals.fisher, 7), (intervals.spearman, 7), (intervals.wilson, 7)]
+)
 def test_too_few_units_have_no_interval(kind, n: int) -> None:
     rng = np.random.default_rng(0)
-    points = rng.integers(0, 2, size=(n, 1 if kind in (rules.student, rules.wilson) else 2))
-    points = points + 0.01 * rng.random(points.shape) if kind is not rules.wilson else points
+    points = rng.integers(0, 2, size=(n, 1 if kind in (intervals.student, intervals.wilson) else 2))
+    points = points + 0.01 * rng.random(points.shape) if kind is not intervals.wilson else points
     found = estimate(kind, points)
     assert np.isinf(ends(found)).all() and found.needed(0.1) > n
 
@@ -137,7 +140,7 @@ def test_too_few_units_have_no_interval(kind, n: int) -> None:
 @pytest.mark.parametrize(("spread", "distance"), [(0.004, 0.005), (0.02, 0.005), (0.01, 0.02)])
 def test_seeds_needed_decide_as_often_as_they_should(spread: float, distance: float) -> None:
     """With so many seeds the interval ends within the distance of its value in 80 % of samples, and not with half."""
-    needed = estimate(rules.student, sample(0, spread, 3), sample(0, spread, 3)).needed(distance)
+    needed = estimate(intervals.student, sample(0, spread, 3), sample(0, spread, 3)).needed(distance)
     rng = np.random.default_rng(1)
 
     def decided(k: int) -> float:
@@ -197,7 +200,7 @@ def test_diverged_and_missing_runs_are_left_out_and_counted() -> None:
 def test_a_sweep_of_three_points_has_no_correlation_and_asks_for_enough_points() -> None:
     rows = [(f"mos-nt-components{k}", "test_ppl", "", [60.0 - k]) for k in (1, 2, 3)]
     reason = judge("k-helps", rows).reason
-    assert reason.code is Code.TOO_FEW and reason.facts == {"needed": rules.MIN_POINTS, "units": "runs"}
+    assert reason.code is Code.TOO_FEW and reason.facts == {"needed": intervals.MIN_POINTS, "units": "runs"}
 
 
 def test_a_sweep_takes_members_in_range_that_learned_and_divides_within_runs() -> None:
@@ -234,7 +237,7 @@ def test_one_head_of_two_is_judged_at_half_the_error_and_a_share_is_printed_in_p
             test = stats.ttest_ind(np.log(levels[name]), np.log(levels["softmax"]), equal_var=False)
             expected = 100 * np.expm1(test.confidence_interval(level))
             assert (number.low, number.high) == pytest.approx(tuple(expected))
-    assert rules.Quantity(list, rules.wilson, "", "share").shown(0.25) == 25
+    assert rules.Quantity(list, intervals.wilson, "", "share").shown(0.25) == 25
 
 
 def test_only_common_seeds_compare_the_switches() -> None:
@@ -501,7 +504,7 @@ def test_quantities_of_fits_are_their_definitions() -> None:
     largest, least = (max(lost[k] for k in plain if k[1] >= k[0]), min(lost[k] for k in plain if k[0] >= 2 * k[1]))
     steps = [(16, 2, 8, 2), (16, 4, 8, 4), (8, 2, 4, 2), (8, 2, 8, 4), (16, 2, 16, 4), (16, 4, 16, 8)]
     step = min(math.log(kl[a, b, "mos"] / kl[c, d, "mos"]) for a, b, c, d in steps)
-    found = [one.collect(data) for one in (known.width_and_loss, known.LARGEST, known.LEAST)]
+    found = [one.collect(data) for one in (known.width_and_loss, known.largest_loss, known.least_loss)]
     expected = [[pytest.approx(x)] for x in (r_press, largest, least, step)]
     assert [*found, known.smallest_step.collect(data, "mos")] == expected
 

@@ -1,21 +1,44 @@
 """The claims of five papers and of this workflow, evaluated on a study's records.
 
-A claim is a rule together with the models on which the rule is evaluated. The modules `trained_models` and
-`known_distributions` list the claims; report/claims.yaml has their statements and thresholds. To understand a verdict,
-read `verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, which provides the numbers that rules read.
+A claim is a rule together with the models on which the rule is evaluated. report/claims.yaml lists the claims, and
+names functions and quantities of `rules`, `trained_models` and `known_distributions`. To understand a verdict, read
+`verdict.judge`, then the rule in `rules`, then `rules.CorpusData`, which provides the numbers that rules read.
 """
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report.claims import known_distributions, trained_models
+from softmax_bottleneck.report.claims import known_distributions, rules, trained_models
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, VERDICTS, CorpusData
-from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, Claim, Entry, judge
+from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, TEXTS, Claim, Entry, judge
 from softmax_bottleneck.store import provenance
 from softmax_bottleneck.study import Study
 
-CLAIMS: tuple[Claim, ...] = (*trained_models.CLAIMS, *known_distributions.CLAIMS)
+NAMES = ChainMap(*map(vars, (trained_models, known_distributions, rules)))
+
+
+def _claim(name: str, texts: Mapping[str, Any]) -> Claim:
+    """Return the claim of an entry in report/claims.yaml, whose first lines explain its keys."""
+    facts = dict(texts)
+    arguments = {**facts.pop("arguments", {}), **facts.pop("thresholds", {})}
+    if "quantity" in arguments:
+        arguments["quantity"] = NAMES[arguments["quantity"]]
+    rule = NAMES[facts.pop("rule")](**arguments)
+    rule = rules.heads(rule) if facts.pop("every_head", False) else rule
+    changes = {key: facts.pop(key) for key in ("control", "hidden_by_ceiling") if key in facts}
+    if changes.get("control"):
+        place, verdicts = changes["control"]
+        changes["control"] = (place, tuple(verdicts))
+    rule = replace(rule, text=facts.pop("criterion", rule.text), **changes)
+    premises = tuple(partial(NAMES[check], **bounds) for check, bounds in facts.pop("premises", {}).items())
+    return Claim(id=name, rule=rule, models=tuple(facts.pop("models", ())), premises=premises, **facts)
+
+
+CLAIMS = tuple(_claim(name, texts) for name, texts in TEXTS.items())
 NOT_JUDGED = {source: part["not evaluated"] for source, part in CONCLUSIONS.items() if "not evaluated" in part}
 
 

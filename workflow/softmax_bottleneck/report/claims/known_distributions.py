@@ -12,7 +12,7 @@ softmaxes.
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
@@ -21,8 +21,9 @@ from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims import verdict
+from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.statistics.correlations import pearson_r
+from softmax_bottleneck.statistics.intervals import MIN_POINTS, smallest, spearman, student, wilson
 
 BASELINE = "softmax"
 TEXTS = ("head", "equal")  # keys of a condition with a text; all others have a number
@@ -33,12 +34,10 @@ WORDS = "gradient_words"
 LOSS_EARLY, LOSS, NO_CONTEXT = "kl_nats_early", "kl_nats", "kl_no_context_nats"
 SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
 EXACT = "d >= r and width == d"  # query of fits that can be exact: of the planned width, which is large enough
-SOFTMAXES = (BASELINE, "lms", "lms-plif", "moc", "mos")  # heads that can represent every softmax of their width
 # The condition of a sample of an untrained layer (`measuring/synthetic.py`) with the default of every setting.
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
 # The condition of a sample of the sweep over widths and vocabularies (`measuring/synthetic.py`).
 SWEEP = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);.*;sweep$")
-NOT_NEGATIVE = -0.5  # lower bound of a difference of ranks that must not be negative; ranks are integers up to rounding
 
 
 # --- fits to distributions of known rank ----------------------------------------------------------------------------
@@ -74,7 +73,7 @@ def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
     return wide(rows)
 
 
-@lru_cache(maxsize=8)
+@cache
 def fits(data: r.CorpusData) -> pd.DataFrame:
     """Return a table with one row per fit to a distribution of known rank.
 
@@ -121,7 +120,7 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
         parts = fits(data).query(which, local_dict={"head": head}).groupby("seed")
         return [number for _, part in parts if math.isfinite(number := value(part))]
 
-    return r.Quantity(collect, r.student, what, unit, names=names)
+    return r.Quantity(collect, student, what, unit, names=names)
 
 
 # A function below with a decorator becomes the quantity whose numbers it collects.
@@ -145,7 +144,7 @@ def width_and_loss(own: pd.DataFrame) -> float:
     the threshold of Press et al. 2007. For fewer than MIN_POINTS fits return nan.
     """
     log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
-    return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= r.MIN_POINTS else math.nan
+    return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= MIN_POINTS else math.nan
 
 
 def _within(first: str, second: str, own: pd.DataFrame) -> float:
@@ -160,14 +159,23 @@ def _within(first: str, second: str, own: pd.DataFrame) -> float:
     own = own[(own[[first, second]] > 0).all(axis=1)]
     logs = own[[first, second]].map(math.log)
     centred = (logs - logs.groupby([own["r"], own["d"]]).transform("mean")).to_numpy()
-    return float(pearson_r(centred[:, 0], centred[:, 1])) if len(own) >= r.MIN_POINTS else math.nan
+    return float(pearson_r(centred[:, 0], centred[:, 1])) if len(own) >= MIN_POINTS else math.nan
+
+
+def _correlation(first: str, second: str, names: str, which: str) -> r.Quantity:
+    what = f"Pearson’s r of {names}, same distribution and width"
+    return over_seeds(what, "", which, partial(_within, first, second))
 
 
 def _mean(metric: str, own: pd.DataFrame) -> float:
     return float(own[metric].mean()) if metric in own else math.nan
 
 
-def _predicts(first: str, second: str, names: str, strong: float, extra: float) -> r.Rule:
+def _lost(end: str, own: pd.DataFrame) -> float:
+    return float(own["lost"].agg(end))
+
+
+def predicts(first: str, second: str, names: str, strong: float, extra: float) -> r.Rule:
     """Return the rule that the logarithms of two columns of the table of fits have a correlation below -`strong`.
 
     The rule takes the logarithm of both columns, and subtracts from each value the mean over all heads with the same r,
@@ -180,8 +188,7 @@ def _predicts(first: str, second: str, names: str, strong: float, extra: float) 
         names: the printed names of the two logarithms, such as `log rank and log KL`.
         strong, extra: thresholds of the claim in report/claims.yaml.
     """
-    what = f"Pearson’s r of {names}, same distribution and width"
-    return r.below(over_seeds(what, "", f"r > d and extra <= {extra}", partial(_within, first, second)), -strong)
+    return r.below(_correlation(first, second, names, f"r > d and extra <= {extra}"), -strong)
 
 
 def _some_head(rule: r.Rule, condition: str, exact: float = math.inf) -> r.Rule:
@@ -204,31 +211,32 @@ def _some_head(rule: r.Rule, condition: str, exact: float = math.inf) -> r.Rule:
     return r.heads(rule, all_=False, chosen=chosen)
 
 
-def _converged(
+def converged(
     data: r.CorpusData,
-    claim: verdict.Claim,
-    spoils: tuple[str, ...],
+    _claim: Claim,
+    kl_share: float,
     heads: Sequence[str],
-    table: Callable[[r.CorpusData], pd.DataFrame],
-) -> verdict.Premise:
+    table: str = "exact_fits",
+    spoils: Sequence[str] = r.VERDICTS,
+) -> Premise:
     """Return the premise that the fits of `heads` recover every true distribution that the heads can represent.
 
-    A fit recovers a distribution if its KL is less than the share `kl_share` in `claim.bounds` of the unigram model's
-    KL. The premise is broken, too, if no fit of `heads` is wide enough to represent its distribution.
+    A fit recovers a distribution if its KL is less than the share `kl_share` of the unigram model's KL. The premise is
+    broken, too, if no fit of `heads` is wide enough to represent its distribution.
 
     Args:
         data: the records of the study.
-        claim: the claim.
-        spoils: the verdicts that become `cannot be tested here` if the premise is broken.
+        kl_share: the share.
         heads: names such as `mos`.
-        table: returns the fits that are wide enough to be exact: `exact_fits` or `exact_dirichlet_fits`.
+        table: the function that returns the fits that are wide enough to be exact.
+        spoils: the verdicts that become `cannot be tested here` if the premise is broken.
     """
-    lost = table(data).groupby("model")["lost"].max().reindex(list(heads)).dropna()
+    exact = exact_fits(data) if table == "exact_fits" else exact_dirichlet_fits(data)
+    lost = exact.groupby("model")["lost"].max().reindex(list(heads)).dropna()
     if lost.empty:
-        return verdict.Premise(verdict.Code.FITS_UNCHECKED, {}, False, spoils)
-    limit = claim.bounds["kl_share"]
-    facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": limit}
-    return verdict.Premise(verdict.Code.FITS_CONVERGED, facts, bool(lost.max() < limit), spoils)
+        return Premise(Code.FITS_UNCHECKED, {}, False, tuple(spoils))
+    facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": kl_share}
+    return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < kl_share), tuple(spoils))
 
 
 def exact_fits(data: r.CorpusData) -> pd.DataFrame:
@@ -236,7 +244,7 @@ def exact_fits(data: r.CorpusData) -> pd.DataFrame:
     return fits(data).query(EXACT)
 
 
-@partial(r.Quantity, estimate=r.smallest, what="squared error less its bound, smallest over fits", units="fits")
+@partial(r.Quantity, estimate=smallest, what="squared error less its bound, smallest over fits", units="fits")
 def theorem_gaps(data: r.CorpusData) -> list[float]:
     """Return, for every softmax fit, the mean squared error of its log-probabilities minus the least possible error.
 
@@ -286,8 +294,8 @@ def _votes(data: r.CorpusData, metric: str) -> pd.DataFrame:
     return _cells(data, metric).query("d < M")
 
 
-def _lms_best(metric: str, sign: int, name: str, share: float) -> r.Rule:
-    """Return the rule that LMS is better than Softmax and MoS in more than a `share` of the cells (alpha, M, d < M).
+def _lms_best(metric: str, sign: int, name: str) -> r.Quantity:
+    """Return the quantity that is the share of the cells (alpha, M, d < M) where LMS is better than Softmax and MoS.
 
     A cell has the means over the seeds of the fits to Dirichlet samples with one alpha, M and d. `metric` is the name
     of the compared metric in the records, such as `kl_nats`. `sign` is 1 if larger values of the metric are better, and
@@ -298,10 +306,10 @@ def _lms_best(metric: str, sign: int, name: str, share: float) -> r.Rule:
         cells = _votes(data, metric)
         return sign * cells["lms"] > (sign * cells[["softmax", "mos"]]).max(axis=1)
 
-    return r.above(r.Quantity(collect, r.wilson, f"cells where LMS is best in {name}", "share", units="cells"), share)
+    return r.Quantity(collect, wilson, f"cells where LMS is best in {name}", "share", units="cells")
 
 
-def _lms_gains(metric: str, sign: int, name: str) -> r.Rule:
+def _lms_gain(metric: str, sign: int, name: str) -> r.Rule:
     """Return the rule that the advantage of LMS over Softmax grows with M / d; arguments are as in `_lms_best`.
 
     The advantage is the difference of the two heads' metrics, as in Ganea et al. 2019, section 5.1.
@@ -312,10 +320,10 @@ def _lms_gains(metric: str, sign: int, name: str) -> r.Rule:
         return zip(cells["M"] / cells["d"], sign * (cells["lms"] - cells["softmax"]), strict=True)
 
     what = f"Spearman’s ρ of M / D and the difference of LMS and Softmax in {name}"
-    return r.above(r.Quantity(collect, r.spearman, what, units="cells"), 0)
+    return r.above(r.Quantity(collect, spearman, what, units="cells"), 0)
 
 
-@partial(r.Quantity, estimate=r.wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
+@partial(r.Quantity, estimate=wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
 def softmax_falls(data: r.CorpusData) -> list[float]:
     """Return a number for each step from a d < M to the next larger d: 1 if the softmax's KL falls, and otherwise 0."""
     steps = []
@@ -326,7 +334,7 @@ def softmax_falls(data: r.CorpusData) -> list[float]:
 
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
-@partial(r.Quantity, estimate=r.smallest, what="true rank less effective rank, smallest over noise levels",
+@partial(r.Quantity, estimate=smallest, what="true rank less effective rank, smallest over noise levels",
          units="levels")  # fmt: skip
 def noise(data: r.CorpusData) -> Iterable[float]:
     """Return TRUE_RANK minus the largest effective rank, for each noise level with a Press rank of 2 TRUE_RANK or more.
@@ -346,7 +354,7 @@ def noise(data: r.CorpusData) -> Iterable[float]:
     return list(TRUE_RANK - noisy["effective"]) or [-math.inf] * bool(len(known))
 
 
-@partial(r.Quantity, estimate=r.smallest, what="change of the Press rank, largest over rounds", units="rounds")
+@partial(r.Quantity, estimate=smallest, what="change of the Press rank, largest over rounds", units="rounds")
 def rebuilt(data: r.CorpusData) -> Iterable[float]:
     """Return -|Press rank - TRUE_RANK| in each round of rebuilding a matrix of rank TRUE_RANK.
 
@@ -391,7 +399,7 @@ def softmaxes_needed(ranks: pd.DataFrame, share: float) -> dict[tuple[int, int],
     return needed
 
 
-def _needs_more(share: float) -> r.Rule:
+def needs_more(share: float) -> r.Rule:
     """Return the rule that the number of softmaxes that nearly full rank needs grows with V / H.
 
     Where no K of the sweep is enough, one more than the largest counts.
@@ -403,84 +411,54 @@ def _needs_more(share: float) -> r.Rule:
         return [(words / width, float(k or ranks["K"].max() + 1)) for (width, words), k in needed.items()]
 
     what = f"Spearman’s ρ of V / H and the softmaxes that {share:.0%} of full rank needs"
-    return r.above(r.Quantity(collect, r.spearman, what, units="sizes"), 0)
+    return r.above(r.Quantity(collect, spearman, what, units="sizes"), 0)
 
 
-def _limited(model: str) -> r.Rule:
-    """Return the rule that no random untrained layer of the head `model` has a rank above its width H plus 2."""
+def _room(model: str) -> r.Quantity:
+    """Return the quantity that is the smallest room of random untrained layers of a head: width H plus 2 less rank."""
     what = f"H + 2 less the rank of {model}, smallest over samples"
-    room = r.Quantity(lambda data: _layers(data, model)["room"], r.smallest, what, units="samples")
-    return r.above(room, NOT_NEGATIVE, "no sample exceeds H + 2")
+    return r.Quantity(lambda data: _layers(data, model)["room"], smallest, what, units="samples")
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
-GROWTH = r.Quantity(lambda data: _layers(data, "mos")[["K", "rank"]].to_numpy(), r.spearman,
-                    "Spearman’s ρ of K and the rank of MoS", units="samples")  # fmt: skip
 UNIGRAM = "as a share of the unigram model’s KL"
-CLOSES = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
-LARGEST = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r",
-                     lambda own: own["lost"].max())  # fmt: skip
-LEAST = over_seeds(f"smallest KL with r ≥ 2 d, {UNIGRAM}", "share", f"{SOFTMAX} and r >= 2 * d",
-                   lambda own: own["lost"].min())  # fmt: skip
-RANK_AND_LOSS = over_seeds("Pearson’s r of log rank and log KL, same distribution and width", "", "r > d",
-                           partial(_within, PRESS_RANK, LOSS))  # fmt: skip
-PASSED = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
-LEFT = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
+growth_of_mos = r.Quantity(
+    lambda data: _layers(data, "mos")[["K", "rank"]].to_numpy(), spearman, "Spearman’s ρ of K and the rank of MoS",
+    units="samples"
+)  # fmt: skip
+room_of_softmax, room_of_moc = map(_room, ("softmax", "moc"))
+lms_best_kl, lms_best_modes = _lms_best(LOSS, -1, "KL"), _lms_best(MODES, 1, "mode matching")
+gap_closed = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
+largest_loss = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r", partial(_lost, "max"))
+least_loss = over_seeds(
+    f"smallest KL with r ≥ 2 d, {UNIGRAM}", "share", f"{SOFTMAX} and r >= 2 * d", partial(_lost, "min")
+)
+rank_and_loss = _correlation(PRESS_RANK, LOSS, "log rank and log KL", "r > d")
+preserved_early = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
+preserved_late = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
 
 
-# --- rules: their arguments are the claims' thresholds in report/claims.yaml ------------------------------------------
+# --- rules: their arguments are in report/claims.yaml -----------------------------------------------------------------
+def lms_gains() -> r.Rule:
+    """Return the rule that the advantage of LMS grows with M / d, in KL and in mode matching."""
+    return r.every(_lms_gain(LOSS, -1, "KL"), _lms_gain(MODES, 1, "mode matching"), agree=True)
+
+
 def nearly_full(components: int, share: float) -> r.Rule:
     """Return the rule that untrained mixtures of at least so many softmaxes have more than a share of full rank."""
+
+    def collect(data: r.CorpusData) -> "pd.Series[float]":
+        return _layers(data, "mos").query(f"K >= {components}")["fullness"]
+
     what = f"rank of MoS over V, {components} softmaxes or more"
-    which = f"K >= {components}"
-    quantity = r.Quantity(lambda data: _layers(data, "mos").query(which)["fullness"], r.student, what, "share",
-                          units="samples")  # fmt: skip
-    return r.above(quantity, share)
+    return r.above(r.Quantity(collect, student, what, "share", units="samples"), share)
 
 
 def rank_is_not_enough(gap: float, kl_share: float) -> r.Rule:
     """Return the rule that some converged head has the rank of every true distribution and closes less than `gap`."""
-    return _some_head(r.below(CLOSES, gap), "rank_press >= r + 2 and width == d", kl_share)
+    return _some_head(r.below(gap_closed, gap), "rank_press >= r + 2 and width == d", kl_share)
 
 
-# --- the claims -----------------------------------------------------------------------------------------------------
-claim = partial(verdict.claim, corpora=r.SYNTHETIC)
-converged = partial(_converged, table=exact_fits)
-converged_dirichlet = partial(_converged, spoils=r.VERDICTS, table=exact_dirichlet_fits)
-ALL_CONVERGED = (partial(converged_dirichlet, heads=DIRICHLET),)
-CLAIMS = (
-    claim("noise-inflates", r.above(noise, NOT_NEGATIVE, "at every noise level that doubles the Press rank, "
-                                    "no effective rank exceeds the true rank")),
-    claim("rebuilding", r.above(rebuilt, NOT_NEGATIVE, "the rank is the same in every round")),
-    claim("ganea-lms-kl", partial(_lms_best, LOSS, -1, "KL"), premises=ALL_CONVERGED),
-    claim("ganea-lms-modes", partial(_lms_best, MODES, 1, "mode matching"), premises=ALL_CONVERGED),
-    claim("ganea-lms-low-d", r.every(_lms_gains(LOSS, -1, "KL"), _lms_gains(MODES, 1, "mode matching"),
-                                      agree=True),
-          premises=ALL_CONVERGED),
-    claim("ganea-width-helps", lambda share: r.above(softmax_falls, share),
-          premises=(partial(converged_dirichlet, heads=(BASELINE,)),)),
-    claim("ganea-theorem-1", r.above(theorem_gaps, -1e-6, "no fit is below the bound")),
-    claim("merity-softmax-limited", _limited("softmax")),
-    claim("merity-moc-limited", _limited("moc")),
-    claim("merity-mos-grows", r.above(GROWTH, 0)),
-    claim("merity-mos-full", nearly_full),
-    claim("merity-softmaxes-needed", _needs_more),
-    # of this workflow
-    claim("truth-closes", lambda share: r.below(LARGEST, share)),
-    claim("truth-loses", lambda share: r.above(LEAST, share)),
-    claim("truth-grows", lambda margin: r.above(smallest_step, 0, margin=margin)),
-    claim("truth-width-tells", lambda strong: r.below(width_and_loss, -strong)),
-    claim("truth-rank-is-not-enough", rank_is_not_enough, "*",
-          premises=(partial(converged, spoils=(r.REPRODUCED,), heads=(BASELINE,)),)),
-    claim("truth-rank-does-not-tell", lambda strong: r.weak(RANK_AND_LOSS, strong),
-          premises=(partial(converged, spoils=verdict.DECIDED, heads=SOFTMAXES),)),
-    claim("truth-closes-gap", lambda gap, extra: _some_head(r.above(CLOSES, gap), f"extra <= {extra}"), "*",
-          premises=(partial(converged, spoils=r.FAILS, heads=SOFTMAXES),)),
-    claim("gradient-suppressed", lambda share: r.below(PASSED, share)),
-    claim("gradient-spent", lambda share: r.below(LEFT, share)),
-    claim("gradient-speed", partial(_predicts, EARLY, LOSS_EARLY, "log preserved energy and log KL, both early")),
-    claim("gradient-direction", partial(_predicts, COSINE, LOSS_EARLY, "log cosine and log KL, both early")),
-    claim("gradient-explains", partial(_predicts, EARLY, LOSS, "log energy preserved early and log KL")),
-    claim("gradient-words", partial(_predicts, WORDS, LOSS, "log preserved energy of words and log KL")),
-    claim("gradient-rank", partial(_predicts, PRESS_RANK, LOSS, "log rank and log KL")),
-)  # fmt: skip
+def closes_gap(gap: float, extra: float) -> r.Rule:
+    """Return the rule that some head with at most `extra` more parameters than the softmax closes more than `gap`."""
+    return _some_head(r.above(gap_closed, gap), f"extra <= {extra}")

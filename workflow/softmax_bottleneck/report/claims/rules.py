@@ -39,14 +39,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval
-from softmax_bottleneck.statistics.intervals import MIN_POINTS as MIN_POINTS
-from softmax_bottleneck.statistics.intervals import MIN_RUNS as MIN_RUNS
-from softmax_bottleneck.statistics.intervals import fisher as fisher
-from softmax_bottleneck.statistics.intervals import smallest as smallest
-from softmax_bottleneck.statistics.intervals import spearman as spearman
-from softmax_bottleneck.statistics.intervals import student as student
-from softmax_bottleneck.statistics.intervals import wilson as wilson
+from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, fisher, spearman, student
 from softmax_bottleneck.study import Study
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
@@ -199,6 +192,10 @@ class Quantity:
     def shown(self, value: float) -> float | None:
         """Return a value converted to the quantity's unit, or None if the value is not finite."""
         return UNITS.get(self.unit, PLAIN)[0](value) if math.isfinite(value) else None
+
+    def bound(self, value: float) -> float:
+        """Return a bound as the quantity is computed: the logarithm of a factor, any other number unchanged."""
+        return math.log(value) if self.unit == "×" else value
 
 
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
@@ -384,7 +381,7 @@ class Rule:
     hidden_by_ceiling: bool = False
 
 
-def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, text: str = "") -> Rule:
+def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None) -> Rule:
     """Return the rule that compares the interval of one quantity with two regions, as in the module's docstring.
 
     Bounds are in the unit in which the quantity is computed, such as nats, even if it is printed in percent.
@@ -396,7 +393,6 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
         fails: (low, high), by default the bounds `holds`. The second region is outside these bounds. If the first test
             fails and the whole interval lies below `low` or above `high`, the claim is *not reproduced*. Otherwise it
             is *undecided*.
-        text: the rule in English; empty for a generated text.
     """
     fails = fails or holds
 
@@ -421,7 +417,7 @@ def interval_rule(quantity: Quantity, holds: Ends, fails: Ends | None = None, te
         number = Number(what, quantity.unit, shown(value), shown(low), shown(high), interval.n)
         return Decision(verdict, (number,), interval.needed(distance), quantity.units)
 
-    return Rule(text or _text(quantity, holds, fails), (quantity,), judge)
+    return Rule(_text(quantity, holds, fails), (quantity,), judge)
 
 
 def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
@@ -540,9 +536,9 @@ def better(margin: float = MARGIN, stage: str = "") -> Rule:
     return on_perplexity((-INF, 0), (-INF, -margin), +1, (0, (REPRODUCED,)), stage)
 
 
-def larger_ppl(margin: float, control: Control | None = (1, (REPRODUCED,))) -> Rule:
+def larger_ppl(margin: float) -> Rule:
     """Return the rule that the first model has a higher perplexity, for models of unequal size."""
-    return on_perplexity((0, INF), (margin, INF), 0, control)
+    return on_perplexity((0, INF), (margin, INF), 0, (1, (REPRODUCED,)))
 
 
 def no_worse(margin: float, stage: str = "") -> Rule:
@@ -555,29 +551,25 @@ def no_gain(margin: float) -> Rule:
     return on_perplexity((-margin, INF), (0, INF), -1, (0, FAILS))
 
 
-def above(quantity: Quantity, bound: float, text: str = "", margin: float = 0.0) -> Rule:
+def above(quantity: Quantity, bound: float, margin: float = 0.0) -> Rule:
     """Return the rule that a quantity's interval lies above a bound.
 
     An interval above `bound` reproduces the claim. Any other interval that lies below `bound + margin` refutes it.
-    `bound` and `margin` are in the quantity's own unit before conversion for printing, such as nats. `text` replaces
-    the generated text.
+    `bound` is a factor for a quantity in the unit `×`. Otherwise `bound` and `margin` are in the quantity's own unit
+    before conversion for printing, such as nats.
     """
-    return interval_rule(quantity, (bound, INF), (bound + margin, INF), text)
+    low = quantity.bound(bound)
+    return interval_rule(quantity, (low, INF), (low + margin, INF))
 
 
 def below(quantity: Quantity, bound: float) -> Rule:
-    """Return the rule that a quantity's interval lies below a bound; an interval above the bound refutes it."""
-    return interval_rule(quantity, (-INF, bound))
+    """Return the rule that a quantity's interval lies below a bound (as in `above`), or is refuted above it."""
+    return interval_rule(quantity, (-INF, quantity.bound(bound)))
 
 
 def weak(quantity: Quantity, bound: float) -> Rule:
-    """Return the rule that a correlation's interval lies between -`bound` and `bound`."""
+    """Return the rule that a quantity's interval, such as that of a correlation, lies between -`bound` and `bound`."""
     return interval_rule(quantity, (-bound, bound))
-
-
-def hidden(rule: Rule) -> Rule:
-    """Return a copy of a rule with its attribute `hidden_by_ceiling` set to True, for rules on high or rising ranks."""
-    return replace(rule, hidden_by_ceiling=True)
 
 
 rank_against = partial(against, PRESS_RANK, "×")  # of two models, at a stage
@@ -585,4 +577,4 @@ rank_against = partial(against, PRESS_RANK, "×")  # of two models, at a stage
 
 def higher_rank(times: float, stage: str = "") -> Rule:
     """Return the rule that the first model has more than `times` the Press rank of the second."""
-    return hidden(above(rank_against(stage), math.log(times)))
+    return replace(above(rank_against(stage), times), hidden_by_ceiling=True)

@@ -1,4 +1,4 @@
-"""Claims on trained language models: CLAIMS lists them by paper; the functions are the premises and quantities in them.
+"""Claims on trained language models: the premises, quantities and rules that report/claims.yaml names.
 
 All functions read `data`, the records of one corpus. Models are named by shell patterns, separated by `|`, such as
 `ss|gss-grid-*`. The Press rank is the number of singular values of the log-probability matrix above the threshold of
@@ -10,31 +10,28 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
-from softmax_bottleneck.records.records import DYNAMIC, FINETUNED
+from softmax_bottleneck.records.records import FINETUNED
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise, claim
+from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
+from softmax_bottleneck.statistics.intervals import INF, MIN_POINTS, smallest, student, wilson
 from softmax_bottleneck.statistics.samples import Summary
-
-WT2 = "wt2*|wikitext-2*"
-NOT_WT2 = f"!{WT2}"
 
 
 # --- premises of single claims --------------------------------------------------------------------------------------
-def averaged(data: r.CorpusData, claim: Claim) -> Premise:
+def averaged(data: r.CorpusData, claim: Claim, epochs: int) -> Premise:
     """Return the premise that in every run averaged SGD began to average some epochs before the best epoch.
 
     The runs are those of the claim's models. The premise is broken if one of these runs never began to average, or if
-    none of them is finished. `claim.bounds` has the smallest number of `epochs`.
+    none of them is finished. `epochs` is the smallest number of epochs.
     """
     models = data.matching("|".join(claim.models))
     best, switch = ([data.values(model, metric) for model in models] for metric in ("best_epoch", "switch_epoch"))
     both = zip(best, switch, strict=True)
-    epochs = [end - starts.get(seed, math.inf) for ends, starts in both for seed, end in ends.items()]
-    runs = [n >= claim.bounds["epochs"] for n in epochs]
+    runs = [end - starts.get(seed, math.inf) >= epochs for ends, starts in both for seed, end in ends.items()]
     return Premise(Code.AVERAGED, {"averaged": sum(runs), "runs": len(runs)}, bool(runs) and all(runs))
 
 
-def spread_above_noise(data: r.CorpusData, claim: Claim) -> Premise | None:
+def spread_above_noise(data: r.CorpusData, claim: Claim, seed_share: float) -> Premise | None:
     """Return the premise that test perplexities differ more between models than between the seeds of one model.
 
     The models are those that match a pattern of the claim and did not fail to learn. The variance over the seeds of the
@@ -45,14 +42,14 @@ def spread_above_noise(data: r.CorpusData, claim: Claim) -> Premise | None:
     seeds = list(data.values("gss", TEST_PPL).values())
     means = [data.mean(model, TEST_PPL) for pattern in claim.models for model in data.learned(pattern)]
     points = [mean for mean in means if not math.isnan(mean)]
-    if len(seeds) < 2 or len(points) < r.MIN_POINTS:
+    if len(seeds) < 2 or len(points) < MIN_POINTS:
         return None
     noise, total = ((Summary.of(sample).sd or 0.0) ** 2 for sample in (seeds, points))
-    share, limit = min(noise / total, 1.0) if total else 1.0, claim.bounds["seed_share"]
-    return Premise(Code.SEED_NOISE, {"share": share, "limit": limit}, share < limit)
+    share = min(noise / total, 1.0) if total else 1.0
+    return Premise(Code.SEED_NOISE, {"share": share, "limit": seed_share}, share < seed_share)
 
 
-def ranks_apart(data: r.CorpusData, claim: Claim) -> Premise | None:
+def ranks_apart(data: r.CorpusData, claim: Claim, times: float) -> Premise | None:
     """Return the premise that any high-rank run has `times` the Press rank of every run of a low-rank model.
 
     The claim has two patterns of models, those of low and those of high rank. Return None if one of the two has no runs
@@ -61,31 +58,31 @@ def ranks_apart(data: r.CorpusData, claim: Claim) -> Premise | None:
     low, high = ([k for m in data.matching(p) for k in data.values(m, PRESS_RANK).values()] for p in claim.models)
     if not low or not high:
         return None
-    facts = {"low": max(low), "high": min(high), "times": claim.bounds["times"]}
-    return Premise(Code.RANKS_APART, facts, facts["times"] * max(low) < min(high))
+    facts = {"low": max(low), "high": min(high), "times": times}
+    return Premise(Code.RANKS_APART, facts, times * max(low) < min(high))
 
 
-def enough_benchmarks(data: r.CorpusData, claim: Claim) -> Premise:
+def enough_benchmarks(data: r.CorpusData, claim: Claim, benchmarks: int) -> Premise:
     """Return the premise that enough word-similarity benchmarks have results of both models.
 
     Benchmarks overlap: two of the published thirteen are parts of WS-353. `claim.models` are names, not patterns.
     """
-    n, limit = len(list(vector_gaps.collect(data, *claim.models))), claim.bounds["benchmarks"]
-    return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": limit}, n >= limit)
+    n = len(list(vector_gaps.collect(data, *claim.models)))
+    return Premise(Code.BENCHMARKS, {"benchmarks": n, "limit": benchmarks}, n >= benchmarks)
 
 
-def enough_runs(data: r.CorpusData, claim: Claim) -> Premise:
+def enough_runs(data: r.CorpusData, claim: Claim, runs: int) -> Premise:
     """Return the premise that each of the claim's models (names, not patterns) has enough finished runs.
 
     The premise is for claims whose unit is not a run but, for example, a benchmark.
     """
-    runs, limit = [len(data.values(model, TEST_PPL)) for model in claim.models], claim.bounds["runs"]
-    facts = {"runs": " and ".join(map(str, runs)), "limit": limit}
-    return Premise(Code.RUNS, facts, min(runs) >= limit, becomes=r.UNDECIDED)
+    finished = [len(data.values(model, TEST_PPL)) for model in claim.models]
+    facts = {"runs": " and ".join(map(str, finished)), "limit": runs}
+    return Premise(Code.RUNS, facts, min(finished) >= runs, becomes=r.UNDECIDED)
 
 
 # --- quantities: each function below becomes the quantity whose numbers it collects ----------------------------------
-@partial(r.Quantity, estimate=r.student, what="mean distance of log rank from its mean", unit="×",
+@partial(r.Quantity, estimate=student, what="mean distance of log rank from its mean", unit="×",
          metrics=(PRESS_RANK,), units="models")  # fmt: skip
 def spread(data: r.CorpusData, pattern: str) -> list[float]:
     """Return, for each model, the absolute difference of its log rank from the mean log rank of all models.
@@ -94,10 +91,10 @@ def spread(data: r.CorpusData, pattern: str) -> list[float]:
     Press rank of its runs. The list is empty for fewer than MIN_POINTS models.
     """
     logs = [math.log(data.mean(model, PRESS_RANK)) for model in data.learned(pattern) if data.values(model, PRESS_RANK)]
-    return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= r.MIN_POINTS else []
+    return [abs(log - math.fsum(logs) / len(logs)) for log in logs] if len(logs) >= MIN_POINTS else []
 
 
-@partial(r.Quantity, estimate=r.student, what="test perplexity of NT against ET, mean over heads", unit="%",
+@partial(r.Quantity, estimate=student, what="test perplexity of NT against ET, mean over heads", unit="%",
          metrics=(TEST_PPL,), units="heads")  # fmt: skip
 def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
     """Yield, for each head, the log test perplexity of NT minus that of ET, in nats, averaged over the seeds of both.
@@ -114,7 +111,7 @@ def nt_losses(data: r.CorpusData, heads: str, _: str) -> Iterator[float]:
             yield math.fsum(losses) / len(losses)
 
 
-@partial(r.Quantity, estimate=r.student, what="Spearman’s ρ of word similarity", metrics=(TEST_PPL,),
+@partial(r.Quantity, estimate=student, what="Spearman’s ρ of word similarity", metrics=(TEST_PPL,),
          units="benchmarks", names="{0} less {1}")  # fmt: skip
 def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
     """Yield, for each word-similarity benchmark, the mean Spearman correlation of the first model minus the second's.
@@ -128,7 +125,7 @@ def vector_gaps(data: r.CorpusData, *models: str) -> Iterator[float]:
             yield means[0] - means[1]
 
 
-@partial(r.Quantity, estimate=r.wilson, what="share of a high-rank head’s hits that a low-rank head has too",
+@partial(r.Quantity, estimate=wilson, what="share of a high-rank head’s hits that a low-rank head has too",
          unit="share", metrics=(TEST_PPL,), units="contexts")  # fmt: skip
 def hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
     """Yield a number for each context in which at least one high-rank model is right.
@@ -143,7 +140,7 @@ def hits(data: r.CorpusData, low: str, high: str) -> Iterator[float]:
             yield float(right[0])
 
 
-@partial(r.Quantity, estimate=r.smallest, what="d + 2 less the Press rank, smallest over runs",
+@partial(r.Quantity, estimate=smallest, what="d + 2 less the Press rank, smallest over runs",
          metrics=(PRESS_RANK,), units="runs")  # fmt: skip
 def below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
     """Yield d + 2 minus the Press rank, for every run of the models that match the pattern.
@@ -158,24 +155,33 @@ def below_limit(data: r.CorpusData, pattern: str) -> Iterator[float]:
 
 
 CORRELATION = "Pearson’s r of perplexity and rank"
-LIMIT = r.above(below_limit, -0.5, "no run’s Press rank exceeds d + 2")
-SHARE = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
-FIRST = r.within_run(PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts")
-SHAPE = r.within_run("slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random")
-MORE_RANK = r.hidden(r.above(r.rank_against(FINETUNED), 0))
-GROWS, FALLS = r.above(r.along(PRESS_RANK), 0), r.below(r.along(PRESS_RANK), 0)  # the rank with a setting
-IMPROVES = r.below(r.along(TEST_PPL), 0)
+over_family, over_heads = (r.correlation(f"{CORRELATION} over {what}") for what in ("the family", "heads"))
+share_of_press = r.within_run("rank_eff_1e-4", PRESS_RANK, "effective rank (ε = 1e−4) over Press rank", "×")
+first_contexts = r.within_run(
+    PRESS_RANK, "rank_press_all", "Press rank of the first contexts over that of all contexts"
+)
+slope_growth = r.within_run(
+    "slope_std", "slope_std_init", "standard deviation of the learned slopes over that at random"
+)
+rank_along, ppl_along, gap_along = r.along(PRESS_RANK), r.along(TEST_PPL), r.along(TEST_PPL, TRAIN_PPL)
+ppl_along_ten = r.along(TEST_PPL, within=(1, 10))
+tenth_value = r.against(SIGMA_10, "", log=False)
 
 
-# --- rules: their arguments are the claims' thresholds in report/claims.yaml ------------------------------------------
+# --- rules: their arguments are in report/claims.yaml -----------------------------------------------------------------
 def windowed(weak: float, windows: Mapping[str, r.Ends]) -> r.Rule:
     """Return the rule that the correlation over models in the paper's window of perplexities is weak."""
     return r.weak(r.correlation(f"{CORRELATION} in the paper’s window of perplexities", windows), weak)
 
 
+def diverse(times: float) -> r.Rule:
+    """Return the rule that ranks vary at least as much as ranks spread evenly over a factor of `times`."""
+    return r.interval_rule(spread, (math.log(times) / 4, INF))
+
+
 def better_at_low_rank(times: float, margin: float) -> r.Rule:
     """Return the rule that the first model has less than `times` the rank of the second and a lower perplexity."""
-    return r.every(r.below(r.rank_against(), math.log(times)), r.better(margin))
+    return r.every(r.below(r.rank_against(), times), r.better(margin))
 
 
 def rank_without_gain(times: float, margin: float) -> r.Rule:
@@ -183,101 +189,21 @@ def rank_without_gain(times: float, margin: float) -> r.Rule:
     return r.heads(r.every(r.higher_rank(times), r.no_gain(margin)), all_=False)
 
 
+def both_fall() -> r.Rule:
+    """Return the rule that rank and perplexity fall with the setting in the models' names."""
+    return r.every(r.below(rank_along, 0), r.below(ppl_along, 0))
+
+
 def breaks_clearly(times: float) -> r.Rule:
     """Return the rule that the first model has `times` the rank of the second, also at 101 % of the tolerance."""
-    return r.every(
-        r.higher_rank(times, FINETUNED), r.above(r.against("rank_press_low", "×", FINETUNED), math.log(times))
-    )
+    return r.every(r.higher_rank(times, FINETUNED), r.above(r.against("rank_press_low", "×", FINETUNED), times))
 
 
 def minimal_gain(small: float) -> r.Rule:
-    """Return the rule that every head gains, but less than `small` nats."""
-    return r.heads(r.on_perplexity((-small, 0), (-small, 0), +1, None))
+    """Return the rule that the first model gains, but less than `small` nats."""
+    return r.on_perplexity((-small, 0), (-small, 0), +1, None)
 
 
 def regularises(margin: float) -> r.Rule:
     """Return the rule that the first model has a higher train and a lower test perplexity."""
-    return r.every(r.above(r.against(TRAIN_PPL), 0, margin=margin), r.better(margin))
-
-
-def alike(margin: float) -> r.Rule:
-    """Return the rule that the tenth normalised singular values of all heads differ by less than `margin`."""
-    return r.heads(r.interval_rule(r.against(SIGMA_10, "", log=False), (-margin, margin)))
-
-
-dynamic = partial(r.better, stage=DYNAMIC)
-no_worse_dynamic = partial(r.no_worse, stage=DYNAMIC)
-
-# --- models ---------------------------------------------------------------------------------------------------------
-HEADS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos")
-ALL, ALL_NT = "|".join(HEADS), "|".join(f"{head}-nt" for head in HEADS)
-LOW, MANY = "softmax|moc|lms-plif", "ss|gss|mos"  # heads of low and of high rank in the paper
-GRID, COMPONENTS, DROPOUT = "gss-grid-*", "mos-nt-components*", "mos-nt-dropout_latent*"
-K_SS, K_SOFTMAX, K_SIGMOID, K_RELU, K_MOS, K_MOSS = (
-    f"kanai-{head}" for head in ("ss", "softmax", "sigmoid", "relu", "mos", "moss")
-)
-G_SOFTMAX, G_PLIF, G_MOS, G_BOTH = (f"ganea-{head}" for head in ("softmax", "lms-plif", "mos", "mos-plif"))
-PLAIN, T_MOS, T_COMPONENTS = "transformer", "transformer-mos", "transformer-mos-components"
-
-# --- the claims -----------------------------------------------------------------------------------------------------
-CLAIMS = (
-    # Parthiban, Mao and Inkpen 2021
-    claim("grid-correlation", lambda weak: r.weak(r.correlation(f"{CORRELATION} over the family"), weak), GRID,
-          premises=(spread_above_noise,), control=(1, ())),
-    claim("window-correlation", windowed, GRID, corpora="ptb|wikitext-2", premises=(spread_above_noise,)),
-    claim("all-correlation", lambda weak: r.weak(r.correlation(f"{CORRELATION} over heads"), weak),
-          "softmax", f"{ALL}|{GRID}", premises=(spread_above_noise,), control=(2, ())),
-    claim("diverse-ranks", lambda times: r.above(spread, math.log(times) / 4), GRID),
-    claim("not-necessary", better_at_low_rank, "lms-plif", "softmax", control=(0, r.FAILS)),
-    claim("not-sufficient", rank_without_gain, "ss|gss", "softmax", control=(0, r.FAILS)),
-    claim("rank-order", lambda times, margin: better_at_low_rank(1 / times, margin), "lms-plif", "ss",
-          control=(0, r.FAILS)),
-    claim("plif-better", r.better, "lms-plif", "softmax"),
-    claim("mos-better", r.better, "mos", "softmax"),
-    claim("mos-beats-plif", r.better, "mos", "lms-plif"),
-    claim("no-gain", lambda margin: r.heads(r.no_gain(margin)), "ss|gss", "softmax", corpora=NOT_WT2),
-    claim("minimal-gain", minimal_gain, "ss|gss", "softmax", corpora=WT2),
-    claim("low-rank-hits", lambda share: r.above(hits, share), f"{LOW}|moc-nt", f"{MANY}|mos-nt",
-          premises=(ranks_apart,)),
-    claim("moc-embeddings", lambda margin: r.above(vector_gaps, -margin, margin=margin), "moc", "mos",
-          premises=(ranks_apart, enough_benchmarks, enough_runs)),
-    claim("frozen-plif", r.no_worse, "lms-plif-frozen", "lms-plif"),
-    claim("plif-regularises", regularises, "lms-plif-frozen", "softmax", control=(0, (*r.FAILS, r.UNDECIDED))),
-    claim("rank-grows-with-k", r.hidden(GROWS), COMPONENTS),
-    claim("k-helps", IMPROVES, COMPONENTS),
-    claim("k-overfits", r.above(r.along(TEST_PPL, TRAIN_PPL), 0), COMPONENTS),
-    claim("rank-without-gain", r.every(r.hidden(FALLS), IMPROVES), DROPOUT),
-    claim("fair-softmax", r.no_worse, "softmax-fair", "mos-fair"),
-    claim("narrow-softmax", r.larger_ppl, "softmax-fair280", "mos-fair"),
-    claim("press-overestimates", lambda share: r.hidden(r.heads(r.below(SHARE, math.log(share)))), MANY,
-          control=(0, r.FAILS)),
-    claim("spectra-alike", alike, "ss|gss|lms-plif|mos", "softmax"),
-    claim("fewer-contexts", r.below(FIRST, 0.0), "mos-nt"),
-    claim("et-better", lambda margin: r.above(nt_losses, 0, margin=margin), ALL, ALL_NT, premises=(averaged,)),
-    # Kanai, Fujiwara, Yamanaka and Adachi 2018: finetuned and dynamically evaluated models
-    claim("kanai-ss-better", dynamic, K_SS, K_SOFTMAX),
-    claim("kanai-moss-better", dynamic, K_MOSS, K_MOS),
-    claim("kanai-mos-better", dynamic, K_MOS, K_SS),
-    claim("kanai-sigmoid-best", no_worse_dynamic, K_SIGMOID, K_SS, corpora=NOT_WT2),
-    claim("kanai-sigmoid-no-better", no_worse_dynamic, K_SOFTMAX, K_SIGMOID, corpora=WT2),
-    claim("kanai-softmax-limited", LIMIT, f"softmax|moc|{K_SOFTMAX}", control=(0, r.FAILS)),
-    claim("kanai-ss-breaks", breaks_clearly, K_SS, K_SOFTMAX),
-    claim("kanai-sigmoid-breaks", partial(r.higher_rank, stage=FINETUNED), K_SIGMOID, K_SOFTMAX),
-    claim("kanai-relu-rank", MORE_RANK, K_RELU, K_SS),
-    claim("kanai-moss-rank", MORE_RANK, K_MOSS, K_MOS),
-    # Ganea, Gelly, Bécigneul and Severyn 2019
-    claim("ganea-plif-better", r.better, G_PLIF, G_SOFTMAX),
-    claim("ganea-mos-better", r.better, G_MOS, G_PLIF),
-    claim("ganea-both-best", r.better, G_BOTH, G_MOS),
-    claim("ganea-ss-no-gain", r.no_gain, "ss", "softmax"),
-    claim("ganea-learned-shape", lambda times: r.above(SHAPE, math.log(times)), G_PLIF),
-    # Benka, Hammer and Su 2021: mixtures of softmaxes on a Transformer
-    claim("benka-mos-helps", r.better, T_MOS, PLAIN),
-    claim("benka-bottleneck", LIMIT, PLAIN, control=(0, r.FAILS)),
-    claim("benka-breaks", r.higher_rank, T_MOS, PLAIN),
-    claim("benka-k-helps", r.below(r.along(TEST_PPL, within=(1, 10)), 0), f"{T_COMPONENTS}*"),
-    claim("benka-k-hurts", partial(r.larger_ppl, control=None), f"{T_COMPONENTS}15", f"{T_COMPONENTS}10"),
-    # Rank or mixture: config/rank-or-mixture.yaml says what each outcome means
-    claim("moc-better", r.better, "moc", "softmax"),
-    claim("mos-beats-moc", r.better, "mos", "moc"),
-)  # fmt: skip
+    return r.every(r.above(r.against(TRAIN_PPL), 0, margin), r.better(margin))

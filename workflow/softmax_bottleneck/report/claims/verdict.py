@@ -16,7 +16,7 @@ instead of a corpus for claims that need no corpus.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +26,7 @@ from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.records.records import DYNAMIC
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
+from softmax_bottleneck.statistics.intervals import smallest
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Study
 
@@ -111,7 +112,6 @@ class Claim:
         limits: what the evidence does not show, as text.
         corpora: patterns of the corpora that the claim is about, separated by `|`; a leading `!` means all corpora but
             these. SYNTHETIC marks a claim that needs no corpus.
-        bounds: {name: bound} of the claim's own premises, from report/claims.yaml.
         premises: functions that make premises of this claim, besides the premises of its rule. Each is called with the
             data of a corpus and the claim. It returns a `Premise`, or None if its condition does not matter there.
     """
@@ -124,7 +124,6 @@ class Claim:
     where: str = "fits to known distributions"
     limits: str = ""
     corpora: str = "*"
-    bounds: Mapping[str, float] = field(default_factory=dict)
     premises: "tuple[Callable[[r.CorpusData, Claim], Premise | None], ...]" = ()
 
     def concerns(self, dataset: str) -> bool:
@@ -134,25 +133,6 @@ class Claim:
         """
         is_named = r.matches(dataset, self.corpora.removeprefix("!"))
         return is_named != self.corpora.startswith("!") and (dataset == r.SYNTHETIC) == (self.corpora == r.SYNTHETIC)
-
-
-def claim(name: str, rule: r.Rule | Callable[..., r.Rule], *models: str, **options: Any) -> Claim:
-    """Return the claim `name`; its texts, the thresholds of its rule and the bounds of its premises are in claims.yaml.
-
-    Args:
-        name: the id of the claim.
-        rule: the rule that decides it, or a function that returns this rule. The function is called with the claim's
-            `thresholds` in report/claims.yaml as keyword arguments.
-        models: shell patterns of the models on which the rule is evaluated.
-        options: further attributes of `Claim`, such as `corpora`. The keyword `control` replaces the control of `rule`:
-            a pair (position, verdicts) as in `Rule`, or None for no control. Example: `(0, r.FAILS)` puts TRUTH in
-            place of the first model, and the rule must then give a verdict in FAILS.
-    """
-    texts = dict(TEXTS[name])
-    thresholds, bounds = (texts.pop(key, {}) for key in ("thresholds", "premises"))
-    built = rule if isinstance(rule, r.Rule) else rule(**thresholds)
-    built = replace(built, control=options.pop("control", built.control))
-    return Claim(id=name, rule=built, models=models, bounds=bounds, **texts, **options)
 
 
 @dataclass(frozen=True)
@@ -261,7 +241,7 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     """
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
-    compares = bool(models) and rule.quantities[0].estimate is not r.smallest  # a bound on every run compares no models
+    compares = bool(models) and rule.quantities[0].estimate is not smallest  # a bound on every run compares no models
     if compares and data.study:  # the runs differ only in their heads, or in settings that differ in the paper, too
         odd = _differing_settings(data.study, data.dataset, models) - SIZES
         odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
