@@ -12,8 +12,8 @@ from functools import cache
 
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.cells import Cell, Table
-from softmax_bottleneck.report.source import PAPER_STUDY, published_dataset
-from softmax_bottleneck.study import Study, load_dataset, load_experiment, load_study, load_yaml
+from softmax_bottleneck.report.source import PAPER_STUDY, bundled_dataset, published_dataset
+from softmax_bottleneck.study import Study, load_experiment, load_study, load_yaml
 
 Key = tuple[str, str, str, str, str]  # published corpus, key of the row, heading of the column, metric, stage
 Rank = tuple[bool, int, float]  # of an archive: has the published setting, number of runs, parameters of the model
@@ -30,11 +30,9 @@ def fill(table: Table, study: Study) -> Table:
     for section in table.sections:
         corpus, rows = published_corpus(study, section.dataset), []
         for row in section.rows:
-            pairs = zip(section.columns, row.cells, strict=True)
-            cells = (
-                replace(cell, archived=best.get(key_of(corpus, row.key, column, cell))) if cell.is_empty else cell
-                for column, cell in pairs
-            )
+            found = (best.get(key_of(corpus, row.key, *pair)) for pair in zip(section.columns, row.cells, strict=True))
+            pairs = zip(row.cells, found, strict=True)
+            cells = (replace(cell, archived=value) if cell.is_empty else cell for cell, value in pairs)
             rows.append(replace(row, cells=tuple(cells)))
         sections.append(replace(section, rows=tuple(rows)))
     return replace(table, sections=tuple(sections))
@@ -54,11 +52,8 @@ def published_corpus(study: Study, dataset: str) -> str:
     The dataset's setting `published_as` or `stands_for` names this corpus. A dataset with neither is its own published
     corpus. A dataset that is not in the study is looked up among the bundled datasets.
     """
-    if dataset in study.datasets:
-        return published_dataset(study.datasets[dataset])
-    folder = PAPER_STUDY.parent
-    is_corpus = (folder / "datasets" / f"{dataset}.yaml").is_file()
-    return published_dataset(load_dataset(dataset, folder)) if is_corpus else dataset
+    found = study.datasets.get(dataset) or bundled_dataset(dataset)
+    return published_dataset(found) if found else dataset
 
 
 @cache

@@ -27,21 +27,13 @@ from softmax_bottleneck.statistics.pooled import holm
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
 
-HEAD_METRICS = (TEST_PPL, PRESS_RANK, f"{EFFECTIVE_RANK}1e-3")
+RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
+HEAD_METRICS = (TEST_PPL, *RANKS.values())
 MIXED = "mixed"
 OVERALL = (r.REPRODUCED, r.NOT_REPRODUCED, MIXED, r.UNDECIDED, r.CONFOUNDED, r.CANNOT)
 SOUND = (r.REPRODUCED, r.NOT_REPRODUCED, r.UNDECIDED)  # verdicts of studies whose premises hold
 WIDEST = 44  # characters of a column on a terminal
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
-BENCHMARKED = {  # head -> its name in BENCHMARKS
-    "SigSoftmax": "sigsoftmax",
-    "GSS": "gss",
-    "LMS-PLIF": "lms-plif",
-    "LMS-PLIF (frozen)": "lms-plif",
-    "MoC": "moc",
-    "MoS": "mos",
-}
-RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
 
 Entry = Mapping[str, Any]  # the verdict on a conclusion on one corpus, as in claims.json
 Tables = Mapping[str, pd.DataFrame]  # title -> table of texts with a column per study and corpus
@@ -209,14 +201,22 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     family = [one for one in natural or every if one.setting.is_lstm and one.ends]
     adjusted = dict(zip(map(id, family), holm([one.p for one in family]), strict=True))
     most = max(settings, key=lambda setting: sum(one.setting == setting for one in every))
-    rows = [_softmax_row(settings, every, most)]
+    softmax = {one.setting: one.baseline for one in every}
+    first = {
+        "label": "Softmax",
+        "cells": [_softmax_cell(softmax[setting]) for setting in settings],
+        "costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most]),
+        "memory": "1.0",
+        "advice": "baseline",
+    }
+    rows = [first]
     for label, own in by_head.items():
         here = {one.setting: one for one in own}
         facts = {
             "label": label,
             "cells": [_cell(here[setting]) if setting in here else None for setting in settings],
-            "costs": _costs(here[most]) if most in here else {},
-            "memory": numbers.number(memory().get(BENCHMARKED[label]), 1),
+            "costs": _ratios(here[most]) | _ranks(here[most].model) if most in here else {},
+            "memory": numbers.number(memory().get(heads[label]["name"]), 1),
         }
         counted = [(one, adjusted[id(one)]) for one in own if id(one) in adjusted]
         rows += [facts | advice(counted)] if own else []
@@ -224,18 +224,16 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     return {"columns": columns, "rows": rows, "measured_in": most.label, "tests": len(family)}
 
 
-def _softmax_row(
-    settings: Sequence[contrasts.Setting], every: Sequence[Contrast], most: contrasts.Setting
-) -> dict[str, Any]:
-    """Return the row of the softmax: its geometric mean test perplexity in each setting, and its ranks."""
-    samples = {one.setting: one.baseline for one in every}
-    cells = [
-        {"value": numbers.number(own.ppl), "n": numbers.counts([len(own.log_ppl)]), "sign": 0}
-        for own in (samples[setting] for setting in settings)
-    ]
-    ranks = {name: numbers.number(samples[most].mean(metric), 0) for name, metric in RANKS.items()}
-    costs = {"size": "1.00", "time": "1.0"} | ranks
-    return {"label": "Softmax", "cells": cells, "costs": costs, "memory": "1.0", "advice": "baseline"}
+def _ranks(sample: contrasts.Sample) -> dict[str, str]:
+    return {name: numbers.number(sample.mean(metric), 0) for name, metric in RANKS.items()}
+
+
+def _ratios(contrast: Contrast) -> dict[str, str]:
+    return {"size": numbers.number(contrast.size), "time": numbers.number(contrast.time, 1)}
+
+
+def _softmax_cell(sample: contrasts.Sample) -> dict[str, Any]:
+    return {"value": numbers.number(sample.ppl), "n": numbers.counts([len(sample.log_ppl)]), "sign": 0}
 
 
 def _cell(contrast: Contrast) -> dict[str, Any]:
@@ -249,17 +247,11 @@ def _cell(contrast: Contrast) -> dict[str, Any]:
         "value": f"{numbers.number(contrast.change, 1, signed=True)}\u00a0%",
         "interval": numbers.interval(*contrast.ends, 1) if contrast.ends else "",
         "n": numbers.counts(contrast.n),
-        "size": numbers.number(contrast.size),
-        "time": numbers.number(contrast.time, 1),
+        **_ratios(contrast),
         "rates": contrast.rates,
         "sign": contrast.sign,
         "diverged": contrast.n_diverged,
     }
-
-
-def _costs(contrast: Contrast) -> dict[str, str]:
-    ranks = {name: numbers.number(contrast.model.mean(metric), 0) for name, metric in RANKS.items()}
-    return {"size": numbers.number(contrast.size), "time": numbers.number(contrast.time, 1)} | ranks
 
 
 def advice(counted: Sequence[tuple[Contrast, float]]) -> dict[str, Any]:
@@ -280,19 +272,17 @@ def advice(counted: Sequence[tuple[Contrast, float]]) -> dict[str, Any]:
         * `gain`: the changes that can speak, lowest to highest, as text; `at_equal_time`: True if a significantly lower
           perplexity was reached at equal time (within EQUAL_TIME).
     """
-    fair = [(one, p) for one, p in counted if one.is_equal_size and one.has_equal_search]
-    lower = [one for one, p in fair if p < ALPHA and one.change < 0]
-    higher = [one for one, p in fair if p < ALPHA and one.change > 0]
-    corpora = [
-        len({contrasts.corpus_of(one.setting.dataset) for one in own}) for own in (lower, higher, [o for o, _ in fair])
-    ]
+    fair = {one: p for one, p in counted if one.is_equal_size and one.has_equal_search}
+    lower = [one for one, p in fair.items() if p < ALPHA and one.change < 0]
+    higher = [one for one, p in fair.items() if p < ALPHA and one.change > 0]
+    corpora = [len({contrasts.corpus_of(one.setting.dataset) for one in own}) for own in (lower, higher, fair)]
     if lower and higher:
         kind = "mixed"
     elif lower or higher:
         kind = "better" if lower else "worse"
     else:
         kind = "open" if fair else "untested"
-    changes = sorted(one.change for one, _ in fair)
+    changes = sorted(one.change for one in fair)
     texts = [numbers.number(change, 1, signed=True) for change in changes[:1] + changes[-1:]]
     return {
         "advice": kind,

@@ -16,15 +16,16 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, student, welch_p
 from softmax_bottleneck.statistics.pooled import Choice, choose, holm, per_seed, share_of_gain
-from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Run, canonical_json, load_dataset
+from softmax_bottleneck.study import Run, canonical_json
 
 EQUAL_SIZE = 0.01  # relative difference of parameters; chosen after the runs, and the aim of rank-or-mixture.yaml
 EQUAL_TIME = 0.05  # relative difference of seconds per epoch
@@ -37,11 +38,8 @@ NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-s
 @cache
 def corpus_of(dataset: str) -> str:
     """Return the corpus of a dataset: a cut of a corpus is that corpus, such as `ptb` for `ptb-small`."""
-    file = ROOT / "config" / "datasets" / f"{dataset}.yaml"
-    if not file.is_file():
-        return dataset
-    found = load_dataset(dataset, ROOT / "config")
-    return found.published_as or found.stands_for or found.base or dataset
+    found = bundled_dataset(dataset)
+    return found.published_as or found.stands_for or found.base or dataset if found else dataset
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Setting:
     @cached_property
     def facts(self) -> dict[str, Any]:
         """The settings of body and schedule by name."""
-        return {**_parsed(self.body), **_parsed(self.schedule)}
+        return {**json.loads(self.body), **json.loads(self.schedule)}
 
     @property
     def is_lstm(self) -> bool:
@@ -87,10 +85,6 @@ class Setting:
         title = self.title.removeprefix("The ")
         known = [title[:1].upper() + title[1:], *filter(None, parts)]
         return [", ".join([known[0], *shown, *known[1:]]) for shown in ([], sizes[:1], sizes[1:], sizes)]
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    return dict(json.loads(text))
 
 
 @dataclass(frozen=True)
@@ -159,11 +153,10 @@ class Sample:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """{machine with its threads: median seconds per epoch over the runs at all learning rates}."""
-        by_machine: dict[str, list[float]] = {}
-        for run in self.runs:
-            if "sec_per_epoch" in run.values:
-                by_machine.setdefault(run.machine, []).append(run.values["sec_per_epoch"])
-        return {machine: statistics.median(own) for machine, own in by_machine.items()}
+        timed = pd.Series(
+            [run.values.get("sec_per_epoch") for run in self.runs], [run.machine for run in self.runs], float
+        )
+        return {str(machine): float(median) for machine, median in timed.groupby(level=0).median().dropna().items()}
 
     @property
     def studies(self) -> list[str]:
@@ -181,10 +174,8 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
                 searched.setdefault(_model_of(run), {}).update(_curve(choice))
         synthetic = {data.dataset for data in study.views if data.truth}
         rows = study.records.rows
-        plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")]
-        values: dict[str, dict[str, float]] = {}
-        for run_id, metric, value in zip(plain["run_id"], plain["metric"], plain["value"], strict=True):
-            values.setdefault(run_id, {})[metric] = value
+        plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")].set_index("metric")
+        values: dict[str, Any] = {str(run_id): own.to_dict() for run_id, own in plain.groupby("run_id")["value"]}
         for state in study.records.states.to_dict("records"):
             run = study.settings.get((state["dataset"], state["model"]))
             own = values.get(state["run_id"], {})
@@ -296,18 +287,12 @@ class Contrast:
         return self.model.choice.tried == self.baseline.choice.tried
 
     @property
-    def is_tuned(self) -> bool:
-        """True if both learning rates lie inside their grids."""
-        return self.model.choice.is_interior and self.baseline.choice.is_interior
-
-    @property
     def rates(self) -> str:
         """The learning rates as text, such as `best of {20}: 20 and {10, 20}: 10, not bracketed`."""
-        shown = [
-            f"{{{', '.join(f'{rate:g}' for rate in side.choice.tried)}}}: {side.choice.value:g}"
-            for side in (self.model, self.baseline)
-        ]
-        return f"best of {' and '.join(shown)}, {'bracketed' if self.is_tuned else 'not bracketed'}"
+        choices = (self.model.choice, self.baseline.choice)
+        shown = [f"{{{', '.join(f'{rate:g}' for rate in one.tried)}}}: {one.value:g}" for one in choices]
+        is_tuned = all(one.is_interior for one in choices)
+        return f"best of {' and '.join(shown)}, {'bracketed' if is_tuned else 'not bracketed'}"
 
     @property
     def n(self) -> tuple[int, int]:
@@ -326,16 +311,12 @@ class Contrast:
         return self.value_text.replace("95\u00a0% interval ", "")
 
     @property
-    def costs(self) -> str:
-        """The two ratios of costs as text."""
-        return f"{numbers.number(self.size)} × parameters, {numbers.number(self.time, 1)} × seconds per epoch"
-
-    @property
     def text(self) -> str:
         """The contrast as text with setting, numbers of seeds, costs and learning rates."""
         diverged = f", {self.n_diverged} diverged" if self.n_diverged else ""
         value = f"{self.value_text}, {numbers.counts(self.n)}{diverged}"
-        return f"{self.label}; {self.setting.label}: {value}; {self.costs}; {self.rates}"
+        costs = f"{numbers.number(self.size)} × parameters, {numbers.number(self.time, 1)} × seconds per epoch"
+        return f"{self.label}; {self.setting.label}: {value}; {costs}; {self.rates}"
 
     @property
     def studies(self) -> list[str]:
@@ -380,7 +361,7 @@ def pick(found: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any
     candidates = []
     for model, sample in found.items():
         if model.setting == setting and model.head == head["name"] and sample.log_ppl:
-            options = _parsed(model.options)
+            options = json.loads(model.options)
             if all(options.get(key) in values for key, values in wanted.items()):
                 order = [values.index(options[key]) for key, values in wanted.items()]
                 candidates.append((order, abs(sample.mean("parameters") - size), model.shape, sample))
@@ -418,29 +399,25 @@ def at_equal_time(found: Mapping[Model, Sample], contrast: Contrast) -> Contrast
     The two settings may differ in `embedding_size`. Return None if the best one is the baseline, or if no softmax was
     timed on a machine of the model.
     """
-    own, base = contrast.model, contrast.baseline.model
-    rivals = []
-    for model, sample in found.items():
-        if _but_width(model) == _but_width(base):
-            rival = Contrast(contrast.label, own, sample)
-            if rival.time >= 1 / (1 + EQUAL_TIME):
-                rivals.append((sample.mean(VALID_PPL), sample.mean("parameters"), rival))
-    best = min(rivals, key=lambda rival: rival[:2])[-1] if rivals else None
+
+    def but_width(model: Model) -> tuple[Any, ...]:
+        return {**model.setting.facts, "embedding_size": 0}, model.setting.dataset, model.head, model.options
+
+    base = contrast.baseline.model
+    others = [sample for model, sample in found.items() if but_width(model) == but_width(base)]
+    rivals = [Contrast(contrast.label, contrast.model, sample) for sample in others]
+    rivals = [rival for rival in rivals if rival.time >= 1 / (1 + EQUAL_TIME)]
+    order = {id(one): (one.baseline.mean(VALID_PPL), one.baseline.mean("parameters")) for one in rivals}
+    best = min(rivals, key=lambda rival: order[id(rival)], default=None)
     return best if best and best.baseline.model.setting != base.setting else None
 
 
 def at_shared_rates(contrast: Contrast) -> Contrast:
     """Return the contrast of the runs at the learning rates that were tried for both sides."""
-    shared = set(contrast.model.choice.tried) & set(contrast.baseline.choice.tried)
-    sides = (
-        replace(side, runs=[run for run in side.runs if run.rate in shared])
-        for side in (contrast.model, contrast.baseline)
-    )
-    return Contrast(contrast.label, *sides) if shared else contrast
-
-
-def _but_width(model: Model) -> tuple[Any, ...]:
-    return {**model.setting.facts, "embedding_size": 0}, model.setting.dataset, model.head, model.options
+    sides = (contrast.model, contrast.baseline)
+    shared = set(sides[0].choice.tried) & set(sides[1].choice.tried)
+    own = (replace(side, runs=[run for run in side.runs if run.rate in shared]) for side in sides)
+    return Contrast(contrast.label, *own) if shared else contrast
 
 
 def named(
@@ -491,14 +468,11 @@ def _declared(studies: Sequence[FinishedStudy]) -> dict[str, dict[str, dict[str,
 
 def families(pairs: Iterable[tuple[str, Contrast]]) -> list[Named]:
     """Return the contrasts of pairs (study, contrast) with p-values after Holm's correction within each study."""
-    by_study: dict[str, list[Contrast]] = {}
-    for study, contrast in pairs:
-        by_study.setdefault(study, []).append(contrast)
-    return [
-        Named(study, contrast, p)
-        for study, own in by_study.items()
-        for contrast, p in zip(own, holm([one.p for one in own]), strict=True)
-    ]
+    named = []
+    for study, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
+        own = [contrast for _, contrast in group]
+        named += [Named(study, *one) for one in zip(own, holm([one.p for one in own]), strict=True)]
+    return named
 
 
 def gain_share(part: Contrast, whole: Contrast) -> Interval:

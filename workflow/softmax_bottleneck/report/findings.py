@@ -114,9 +114,9 @@ def _by_mixing(
     main = next((one for one in same if one.study == DECISIVE), None)
     if main is None:
         return None
-    every = {contrasts.corpus_of(one.contrast.setting.dataset) for one in same}
-    lower = {contrasts.corpus_of(one.contrast.setting.dataset) for one in same if one.is_lower}
     rest = [one for one in same if one is not main]
+    corpora = [(contrasts.corpus_of(one.contrast.setting.dataset), one.is_lower) for one in same]
+    every, lower = {corpus for corpus, _ in corpora}, {corpus for corpus, is_lower in corpora if is_lower}
     also = [one for one in evidence.named if one.contrast.label in more]
     shown = [one.contrast for one in (main, *rest)]
     unnamed = [one for one in others if one.setting not in {contrast.setting for contrast in shown}]
@@ -136,14 +136,15 @@ def mixing_contexts(evidence: Evidence) -> Finding | None:
 
     `details` has MoC's gain as a share of MoS's, and that of a tanh layer alone, in every LSTM setting with intervals.
     """
-    whole = {one.setting: one for one in evidence.against("MoS")}
+    whole = {one.setting: one for one in evidence.against("MoS") if one.ends}
     layer = contrasts.against_baseline(evidence.found, "Tanh layer", TEXTS["layer"], TEXTS["baseline"])
-    moc = evidence.against("MoC")
-    shares = [
-        _share(part, whole[part.setting]) for part in [*moc, *layer] if part.setting in whole and part.setting.is_lstm
+    moc, layer = ([one for one in own if one.ends and one.setting.is_lstm] for own in (evidence.against("MoC"), layer))
+    shares = [(part, share_text(part, whole[part.setting])) for part in [*moc, *layer] if part.setting in whole]
+    details = [
+        f"Exploratory: {part.label} has {share} of the gain of MoS; {part.setting.label}; {part.rates}"
+        for part, share in shares
     ]
-    others = [one for one in moc if one.ends and one.setting.is_lstm]
-    return _by_mixing(evidence, "MoC against Softmax", others, filter(None, shares), LAYERS)
+    return _by_mixing(evidence, "MoC against Softmax", moc, details, LAYERS)
 
 
 def share_text(part: Contrast, whole: Contrast) -> str:
@@ -152,13 +153,6 @@ def share_text(part: Contrast, whole: Contrast) -> str:
     ends = (numbers.number(100 * end, 0) for end in (share.low, share.high))
     interval = " to ".join(ends) if math.isfinite(share.high) else "unbounded"
     return f"{numbers.percent(share.value)} ({interval})"
-
-
-def _share(part: Contrast, whole: Contrast) -> str:
-    if part.ends is None or whole.ends is None:
-        return ""
-    share = share_text(part, whole)
-    return f"Exploratory: {part.label} has {share} of the gain of MoS; {part.setting.label}; {part.rates}"
 
 
 def mixing_probabilities(evidence: Evidence) -> Finding | None:
@@ -204,15 +198,13 @@ def known_distributions(evidence: Evidence) -> Finding | None:
     The study with the most fits gives the main number. The others are in `details`, with the heads' gains.
     """
     studies = sorted(evidence.studies, key=lambda study: -len(study.records.synthetic))
-    entries = [(study, entry) for study in studies for entry in study.claims if entry["id"] == RANK_AND_KL]
-    judged = [(study, entry["numbers"]) for study, entry in entries if entry["verdict"] != r.CANNOT]
-    valid = [(study, own[0]) for study, own in judged if own]
+    entries = [(study, entry) for study in studies for entry in study.claims if entry["verdict"] != r.CANNOT]
+    valid = [(study, one) for study, entry in entries if entry["id"] == RANK_AND_KL for one in entry["numbers"][:1]]
     if not valid:
         return None
     study, number = valid[0]
     closed = [one for entry in study.claims if entry["id"] == GAPS for one in entry["numbers"]]
-    closed.sort(key=lambda one: -one["value"])
-    gains = [(_fitted(one["what"]), one) for one in closed]
+    gains = [(_fitted(one["what"]), one) for one in sorted(closed, key=lambda one: -one["value"])]
     rows = [Row(name, one["value"], one["low"], one["high"], is_second=True) for name, one in gains if one["high"]]
     return Finding(
         holds=max(abs(number["low"] or math.inf), abs(number["high"] or math.inf)) <= WEAK,
@@ -242,14 +234,14 @@ def _fitted(what: str) -> str:
     name = what.rpartition(", ")[2]
     labels = {head: declared.label for head, declared in declarations().items()} | {"ss": "SigSoftmax"}
     plain = name.removesuffix("-equal")
-    return labels.get(plain, plain) + ", narrower" * (name != plain)
+    return labels.get(plain, plain) + (", narrower" if name != plain else "")
 
 
 def equal_time(evidence: Evidence) -> Finding | None:
     """Return the estimate of MoS against the best softmax that takes no more time; None if no wider one was timed."""
-    natural = [one for one in evidence.against("MoS") if not one.setting.is_synthetic and one.setting.is_lstm]
-    pairs = [(one, contrasts.at_equal_time(evidence.found, one)) for one in natural if one.is_equal_size]
-    known = [(one, rival) for one, rival in pairs if rival]
+    lstms = [one for one in evidence.against("MoS") if one.setting.is_lstm and not one.setting.is_synthetic]
+    equal = [one for one in lstms if one.is_equal_size]
+    known = [(one, rival) for one in equal if (rival := contrasts.at_equal_time(evidence.found, one))]
     if not known:
         return None
     main, rival = max(known, key=lambda pair: min(pair[0].n))
@@ -270,10 +262,10 @@ def _rival(contrast: Contrast) -> str:
     return f"{contrast.label} at {contrast.setting.label} and Softmax at {wide}: {contrast.text.partition(': ')[2]}"
 
 
-IN_ORDER: tuple[Callable[[Evidence], Finding | None], ...] = (
-    mixing_contexts, mixing_probabilities, rank_without_mixing, known_distributions, equal_time
-)  # fmt: skip
-FINDINGS = {find.__name__.replace("_", "-"): find for find in IN_ORDER}  # named as in report/findings.yaml
+IN_ORDER = (mixing_contexts, mixing_probabilities, rank_without_mixing, known_distributions, equal_time)
+FINDINGS: Mapping[str, Callable[[Evidence], Finding | None]] = {  # named as in report/findings.yaml
+    find.__name__.replace("_", "-"): find for find in IN_ORDER
+}
 
 
 def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:

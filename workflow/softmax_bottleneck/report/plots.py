@@ -241,6 +241,13 @@ def level(axes: Axes, value: float, text: str, end: Literal["left", "right"] = "
     axes.text(x, value, text, transform=axes.get_yaxis_transform(), ha=end, va="bottom", fontsize=8.5)
 
 
+def log_x(axes: Axes, values: Sequence[float]) -> None:
+    """Make the x axis logarithmic, with a tick at each of `values`."""
+    axes.set_xscale("log")
+    axes.set_xticks(values, [f"{value:g}" for value in values])
+    axes.minorticks_off()
+
+
 def log_y(axes: Axes) -> None:
     """Make the y axis logarithmic, with powers of ten as tick labels."""
     axes.set_yscale("log")

@@ -75,6 +75,12 @@ def published_dataset(dataset: Dataset) -> str:
     return str(dataset.published_as or dataset.stands_for or dataset.name)
 
 
+def bundled_dataset(name: str) -> Dataset | None:
+    """Return the dataset of config/datasets/`name`.yaml, or None if there is no such file."""
+    is_bundled = (PAPER_STUDY.parent / "datasets" / f"{name}.yaml").is_file()
+    return load_dataset(name, PAPER_STUDY.parent) if is_bundled else None
+
+
 @cache
 def paper_study() -> Study:
     """Return the study of config/paper.yaml, which has the published settings."""

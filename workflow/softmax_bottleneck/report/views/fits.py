@@ -143,10 +143,7 @@ def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, plots.Style]:
 
 def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
     """Make the x axis logarithmic, with a tick at each value of column `x`."""
-    values = levels(frame, x)
-    axes.set_xscale("log")
-    axes.set_xticks(values, [f"{value:g}" for value in values])
-    axes.minorticks_off()
+    plots.log_x(axes, levels(frame, x))
     axes.set_xlabel(AXES.get(x, AXES["rank"]))
 
 

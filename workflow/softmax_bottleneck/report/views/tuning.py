@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy import special
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.records import SEARCH
@@ -29,6 +30,7 @@ CONTRAST_COLUMNS = {
     "seconds": "Seconds per epoch, ratio",
     "verdict": "Verdict",
 }
+RATIOS = {"parameters": "parameters", "seconds": "sec_per_epoch"}  # column -> metric
 
 
 # --- the search -----------------------------------------------------------------------------------------------------
@@ -56,9 +58,7 @@ def tuning_figure(source: Source) -> plots.Drawing:
                 dot = {"markersize": 9, "markerfacecolor": style.colour if best["interior"].all() else "none"}
                 panel.plot(best["value"], best[metrics.VALID_PPL], **style.dot | dot)
             if min(grid[axis]) > 0:
-                panel.set_xscale("log")
-                panel.set_xticks(sorted(set(own["value"])), [f"{value:g}" for value in sorted(set(own["value"]))])
-                panel.minorticks_off()
+                plots.log_x(panel, sorted(set(own["value"])))
             panel.set(title=plots.corpus_title(source, dataset), xlabel=axis.rpartition(".")[2].replace("_", " "))
             panel.set_ylabel("validation perplexity")
 
@@ -103,11 +103,10 @@ class Change:
         test = welch_t(*logs)
         if test.p is None or test.df is None:
             return None
-        from scipy import stats  # importing it takes half a second
-
         error = math.sqrt(sum(variance(side) / len(side) for side in logs))
-        centre, half = fmean(logs[0]) - fmean(logs[1]), float(stats.t.ppf((1 + LEVEL) / 2, test.df)) * error
-        return cls(math.expm1(centre), math.expm1(centre - half), math.expm1(centre + half), test.p)
+        centre, half = fmean(logs[0]) - fmean(logs[1]), float(special.stdtrit(test.df, (1 + LEVEL) / 2)) * error
+        value, low, high = map(math.expm1, (centre, centre - half, centre + half))
+        return cls(value, low, high, test.p)
 
 
 def verdict(change: Change, p: float, margin: float) -> str:
@@ -126,24 +125,22 @@ def contrasts_table(source: Source, dataset: str) -> Section:
     planned = source.study.contrasts
     family = {f"{one.model}-{one.against}": one for one in planned.family} if planned else {}
 
-    def values(model: str, metric: str) -> list[float]:
-        return list(source.records.values(dataset, model, metric).values())
+    def sides(one: Contrast, metric: str) -> list[list[float]]:
+        return [list(source.records.values(dataset, model, metric).values()) for model in (one.model, one.against)]
 
-    found = {name: Change.of(values(one.model, metrics.TEST_PPL), values(one.against, metrics.TEST_PPL))
-             for name, one in family.items()}  # fmt: skip
+    found = {name: Change.of(*sides(one, metrics.TEST_PPL)) for name, one in family.items()}
     known = {name: change for name, change in found.items() if change}
     corrected = dict(zip(known, holm([change.p for change in known.values()]), strict=True))
 
-    def ratio(one: Contrast, metric: str) -> float | None:
-        sides = values(one.model, metric), values(one.against, metric)
-        return fmean(sides[0]) / fmean(sides[1]) if all(sides) else None
-
     def cell(row: str, column: str) -> Cell:
         one, change = family[row], known.get(row)
-        if column in ("parameters", "seconds"):
-            value = ratio(one, "parameters" if column == "parameters" else "sec_per_epoch")
-            unequal = column == "parameters" and one.same_size and value is not None and abs(value - 1) > SAME_SIZE
-            return Cell(MeasuredCell(value) if value else None, digits=2, note="not the same size" * unequal)
+        if column in RATIOS:
+            values = sides(one, RATIOS[column])
+            if not all(values):
+                return Cell(digits=2)
+            ratio = fmean(values[0]) / fmean(values[1])
+            is_unequal = column == "parameters" and one.same_size and abs(ratio - 1) > SAME_SIZE
+            return Cell(MeasuredCell(ratio), digits=2, note="not the same size" if is_unequal else "")
         if change is None:
             return Cell(reason="fewer than two seeds on a side")
         if column == "change":
@@ -154,10 +151,8 @@ def contrasts_table(source: Source, dataset: str) -> Section:
             return Cell(MeasuredCell(corrected[row]), metric=metrics.P_VALUE_WELCH)
         return Cell(label=verdict(change, corrected[row], planned.margin if planned else 0.0))
 
-    labels = {
-        name: f"{label(source.study, one.model)} against {label(source.study, one.against)}: {one.label}"
-        for name, one in family.items()
-    }
+    names = {model: label(source.study, model) for one in family.values() for model in (one.model, one.against)}
+    labels = {name: f"{names[one.model]} against {names[one.against]}: {one.label}" for name, one in family.items()}
     return source.section(dataset, labels, CONTRAST_COLUMNS, cell)
 
 
