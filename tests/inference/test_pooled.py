@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from null import wrong_families
 from scipy import stats
 from softmax_bottleneck.statistics.intervals import welch_p
-from softmax_bottleneck.statistics.null import wrong_families
 from softmax_bottleneck.statistics.pooled import choose, holm, per_seed, share_of_gain
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)

@@ -18,7 +18,7 @@ NEUTRAL_ROOMS = {"store", "study", "jobs"}
 NEUTRAL_MODULES = {"corpora.split_overlap", "measuring.measure"}
 COUNTED_ALL_THE_SAME = {"study.tuning", "store.seeds", "study.costs", "jobs.numerics"}
 # What no step of the workflow imports.
-BESIDE_THE_STEPS = {"__main__", "records.verify", "report.numbers", "records.metrics", "statistics.null"}
+BESIDE_THE_STEPS = {"__main__", "records.verify", "report.numbers", "records.metrics"}
 ROOMS_BESIDE_THE_STEPS = {"extras", "own_model"}
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import numpy as np
-
 from softmax_bottleneck.statistics.intervals import ALPHA, welch_p
 from softmax_bottleneck.statistics.pooled import choose, holm, per_seed
 
