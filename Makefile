@@ -131,7 +131,7 @@ format: env  ## format the sources and redraw docs/
 	snakefmt --quiet Snakefile workflow
 	python docs/draw_architecture.py
 
-findings: env  ## write the findings of README.md and the tables of docs/results.md from the archived studies
+findings: env  ## write the findings of README.md and the tables of docs/results.md and docs/evidence.md from the archived studies
 	python docs/draw_results.py
 
 clean:  ## delete caches, but not results/ and .venv

@@ -1,4 +1,4 @@
-"""Write the findings of README.md with their figures, and the tables of docs/results.md, from the archived studies.
+"""Write the findings of README.md, and the tables of docs/results.md and docs/evidence.md, from the archived studies.
 
 python docs/draw_results.py    # also docs/overview.svg, if results/ has the demonstration
 """
@@ -7,24 +7,29 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
-from softmax_bottleneck.records.records import Records  # noqa: E402
+from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records  # noqa: E402
 from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, numbers, source  # noqa: E402
 from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
-from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC  # noqa: E402
+from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC  # noqa: E402
+from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
 from softmax_bottleneck.store import artefacts  # noqa: E402
 from softmax_bottleneck.store.paths import Store  # noqa: E402
 
-README, PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
+README, PAGE, EVIDENCE = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "evidence.md"
 FIGURES = ROOT / "docs" / "findings"
+MERITY = ROOT / "report" / "published" / "smerity2017_rank_demo.csv"
 PICTURED = "demo"
 PICTURE = ROOT / "docs" / "overview.svg"
 MODELS = ("softmax", "ss", "gss", "gss-c1.5", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
@@ -64,6 +69,22 @@ IMAGE = (
     "![Test perplexity against parameters: a dot per head, coloured by effective rank; the true perplexity as a line]"
     "(overview.svg)"
 )
+CLAIM_SOURCES = {
+    "parthiban2021": "Parthiban 2021",
+    "kanai2018": "Kanai 2018",
+    "ganea2019": "Ganea 2019",
+    "merity2017": "Merity 2017",
+    "benka2021": "Benka 2021",
+    "known-truth": "known distributions",
+    "gradient": "preserved gradient",
+    "rank-or-mixture": "rank or mixture",
+}
+KNOWN = (SYNTHETIC, "truth")  # beginnings of the names of corpora of known distribution
+STAGES = ("", FINETUNED, DYNAMIC)
+KANAI = ("softmax", "relu", "sigmoid", "ss", "mos", "moss")  # heads of Kanai et al. 2018
+WIDTHS = {"32": "-32", "64": "", "100": "-100"}  # width: end of the names of the archived runs of ptb-words
+WORDS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos", "mos-equal")
+FITTED = ("softmax", "mos", "lms")  # heads of Ganea et al. 2019, section 5.1
 END = "<!-- end of results -->"
 
 
@@ -99,7 +120,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
             f"**{name}.** {finding['sentence']}",
             "<details><summary>Number</summary>",
             "",
-            f"{finding['number']}. [Evidence, and what would overturn it](docs/results.md#{finding['id']})",
+            f"{finding['number']}. [Evidence, and what would overturn it](docs/evidence.md#{finding['id']})",
             "</details>",
         ]
     return [*lines, ""], {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
@@ -120,7 +141,7 @@ def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
 
 
 def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
-    """Return the lines of docs/results.md with all numbers of every finding."""
+    """Return the lines of docs/evidence.md with all numbers of every finding."""
     lines = []
     for finding in findings.answer(studies)["findings"]:
         kind = "Named before the runs." if finding["is_named"] else "Exploratory."
@@ -143,7 +164,7 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
     return ["", *table(rows), ""]
 
 
-# --- docs/results.md ------------------------------------------------------------------------------------------------
+# --- docs/results.md and docs/evidence.md -----------------------------------------------------------------------------
 def all_heads(heads: Mapping[str, Any]) -> list[str]:
     """Return the table of every contrast of a head with the softmax: a row per setting and head."""
     rows = [["setting", "head", "change", "n", "parameters", "time", "learning rates"]]
@@ -160,17 +181,19 @@ def all_heads(heads: Mapping[str, Any]) -> list[str]:
 
 
 def results(archives: Sequence[FinishedStudy]) -> list[str]:
-    """Return the verdicts of a study and, for every corpus, a heading sentence and a table of the main models.
+    """Return a table of the main models for every corpus of a study; for the demonstration also its verdicts.
 
     `archives` are those of the study, one per machine. The first archive that has a model gives its numbers.
     """
     archived, *again = archives
-    verdicts = [entry["verdict"] for entry in archived.claims]
-    tally = ", ".join(f"{verdicts.count(name)} {name}" for name in compare.OVERALL if name in verdicts)
-    is_judged = len(set(verdicts)) > 1  # a study that varies one head can test no conclusion
-    lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."] if is_judged else []
-    lines += [line for other in again for line in agreement(archived, other)]
-    lines += ["", IMAGE] if archived.study == PICTURED else []
+    lines: list[str] = []
+    if archived.study == PICTURED:
+        found_verdicts = [entry["verdict"] for entry in archived.claims]
+        counts = ((found_verdicts.count(name), name) for name in compare.OVERALL)
+        tally = ", ".join(f"{count} {name}" for count, name in counts if count)
+        lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
+        lines += [line for other in again for line in agreement(archived, other)]
+        lines += ["", IMAGE]
     shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(archived.study, VARIED)
     for dataset, title in archived.corpora.items():
         having = {m: [one for one in archives if one.records.values(dataset, m, "test_ppl")] for m in shown}
@@ -187,6 +210,116 @@ def results(archives: Sequence[FinishedStudy]) -> list[str]:
             rows.append([label + place, *(_cell(list(all_), digits) for all_, digits in values)])
         lines += ["", _heading(title, found, dataset), "", *table(rows)]
     return [*lines, ""]
+
+
+def tests_of(studies: Sequence[FinishedStudy], source_name: str) -> dict[str, list[tuple[FinishedStudy, Any]]]:
+    """Return {claim: its archived verdicts} for the claims of one source, without those that a study cannot test."""
+    found: dict[str, list[tuple[FinishedStudy, Any]]] = {}
+    for study in studies:
+        for entry in study.claims:
+            if entry["source"] == source_name and entry["id"] in TEXTS and entry["verdict"] != CANNOT:
+                found.setdefault(entry["id"], []).append((study, entry))
+    return {name: found[name] for name in TEXTS if name in found}
+
+
+def verdicts(studies: Sequence[FinishedStudy], source_name: str) -> list[str]:
+    """Return a table of the conclusions of one source: overall verdicts on natural text and on known distributions."""
+    rows = [["conclusion", "natural text", "known distribution"]]
+    for name, tests in tests_of(studies, source_name).items():
+        places: tuple[list[Any], list[Any]] = ([], [])
+        for _, entry in tests:
+            places[entry["dataset"].startswith(KNOWN)].append(entry)
+        cells = [f"{compare.overall(own)} ({len(own)})" if own else "—" for own in places]
+        rows.append([TEXTS[name]["statement"], *cells])
+    shown = [index for index, column in enumerate(zip(*rows, strict=True)) if set(column[1:]) != {"—"}]
+    return ["", *table([[row[index] for index in shown] for row in rows]), ""]
+
+
+def all_verdicts(studies: Sequence[FinishedStudy]) -> list[str]:
+    """Return a list of every archived verdict with its numbers, by source and conclusion."""
+    lines = []
+    for source_name, title in CLAIM_SOURCES.items():
+        lines += ["", f"### Verdicts: {title}"]
+        for name, tests in tests_of(studies, source_name).items():
+            where = TEXTS[name].get("where", tests[0][1]["where"])
+            lines += ["", f"**{TEXTS[name]['statement']}** ({where})", ""]
+            for study, entry in tests:
+                place = "" if entry["dataset"] == SYNTHETIC else f", {entry['dataset']}"
+                texts = "; ".join(number["text"] for number in entry["numbers"])
+                lines.append(f"* {study.name}{place}: {entry['verdict']}" + (f" ({texts})" if texts else ""))
+    return [*lines, ""]
+
+
+def stages(archived: FinishedStudy) -> list[str]:
+    """Return a table of test perplexities after training, finetuning and dynamic evaluation, by corpus and head."""
+    rows = [["corpus", "head", "Press rank", "trained", "finetuned", "dynamic evaluation, with its n"]]
+    for dataset, title in archived.corpora.items():
+        first = title
+        for model in (f"kanai-{head}" for head in KANAI):
+            rank, *ppl = (
+                [*archived.records.values(dataset, model, metric, condition).values()]
+                for metric, condition in (("rank_press", ""), *(("test_ppl", stage) for stage in STAGES))
+            )
+            if ppl[0]:
+                label = archived.records.planned(dataset, model)["label"].iloc[0]
+                last = f"{_cell(ppl[2], 2)} ({len(ppl[2])})" if ppl[2] else "—"
+                rows.append([first, label, _cell(rank, 0), _cell(ppl[0], 2), _cell(ppl[1], 2) if ppl[1] else "—", last])
+                first = ""
+    return ["", *table(rows), ""]
+
+
+def rank_demonstration(archived: FinishedStudy) -> list[str]:
+    """Return a table of the ranks of untrained layers by number of components, with the published ranks."""
+    found, printed = archived.records.synthetic, pd.read_csv(MERITY)
+    found = found[(found["table"] == "rank table") & (found["metric"] == "rank")]
+    parts = found["condition"].str.extract(r"^K=(?P<K>\d+);.*equal mixing;?(?P<reading>.*)$")
+    means = found.assign(**parts).groupby(["model", "reading", "K"])["value"].mean().unstack()
+    readings = {"tanh": "", "no tanh": "tanh=False", "no tanh, inputs scaled by 0.9": "input_scale=0.9;tanh=False"}
+    rows = [["layer", *(f"K = {k}" for k in means.columns)]]
+    for model, name in (("softmax", "Softmax"), ("moc", "MoC"), ("mos", "MoS")):
+        rows.append([f"{name}, published", *(f"{x:.0f}" for x in printed[printed["model"] == model]["value"])])
+        for label, reading in readings.items() if model == "mos" else [("every reading", "")]:
+            rows.append([f"{name}, {label}", *(f"{x:.0f}" for x in means.loc[(model, reading)])])
+    return ["", *table(rows), ""]
+
+
+def dirichlet(archived: FinishedStudy) -> list[str]:
+    """Return a table of the KL of fits to Dirichlet distributions: a row per distribution and width, in nats."""
+    found = archived.records.synthetic
+    parts = found["condition"].str.extract(r"^alpha=(?P<alpha>[^;]+);M=(?P<M>\d+);N=\d+;d=(?P<d>\d+);")
+    found = found.assign(**parts)[(found["metric"] == "kl_nats") & parts["d"].notna()]
+    kl = found.groupby(["alpha", "M", "d", "model"])["value"].mean().unstack()
+    rows = [["α", "M", "d", "Softmax", "MoS", "LMS", "lowest KL"]]
+    for alpha, words, width in sorted(kl.index, key=lambda key: [float(part) for part in key]):
+        own = kl.loc[(alpha, words, width)]
+        best = {"softmax": "Softmax", "mos": "MoS", "lms": "LMS"}[str(own.idxmin())]
+        if int(width) < int(words):  # with d >= M every head can be exact
+            rows.append([alpha, words, width, *(f"{own[model]:.3f}" for model in FITTED), best])
+    return ["", *table(rows), ""]
+
+
+def words_of_ptb(archived: FinishedStudy) -> list[str]:
+    """Return a table of the runs of width 64 on all words of Penn Treebank: size, perplexity, ranks along training."""
+    rows = [["head", "parameters, millions", "test perplexity", "Press rank after one epoch", "at the end"]]
+    for run in (_run(archived, name) for name in WORDS):
+        ranks = {line["epoch"]: line["rank_press"] for line in run.epoch_ranks}
+        ppl = (f"{run.values[key]:.2f}" for key in ("params_m", "test_ppl"))
+        rows.append([run.label, *ppl, f"{ranks[1]:,}", f"{ranks[len(run.history)]:,}"])
+    return ["", *table(rows), ""]
+
+
+def widths(archived: FinishedStudy) -> list[str]:
+    """Return a table of test perplexity and Press rank at three widths on all words of Penn Treebank."""
+    rows = [["head", *(f"d = {width}" for width in WIDTHS)]]
+    for name in ("softmax", "gss", "lms-plif", "mos-equal"):
+        runs = [_run(archived, name + end) for end in WIDTHS.values()]
+        label = _run(archived, name).label
+        rows.append([label, *(f"{r.values['test_ppl']:.2f}, {r.values['rank_press']:,.0f}" for r in runs)])
+    return ["", *table(rows), ""]
+
+
+def _run(archived: FinishedStudy, name: str) -> ArchivedRun:
+    return next(run for run in archived.runs if run.name.endswith(f"/{archived.study}-{name}"))
 
 
 def averaging(archived: FinishedStudy) -> list[str]:
@@ -275,8 +408,9 @@ def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
     decided = [(verdict, verdicts[1].get(key)) for key, verdict in verdicts[0].items() if verdict in DECIDED]
     alike, opposite = (sum(two in DECIDED and (one == two) is same for one, two in decided) for same in (True, False))
     sentence = (
-        f"On {other.hardware} every run takes another course. Verdicts there on the {len(decided)} decided conclusions "
-        f"on trained models: {alike} the same, {opposite} opposite, {len(decided) - alike - opposite} not decided."
+        f"Another machine gives other bits. Of {len(decided)} decided conclusions on trained models, {alike} have the "
+        f"same verdict on {other.hardware} and {opposite} the opposite one; {len(decided) - alike - opposite} are not "
+        "decided there."
     )
     return ["", sentence] if decided else []
 
@@ -302,20 +436,36 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     heads = compare.head_table(studies)
     assert heads is not None
     lines, figures = answer(studies)
-    readme, page = (path.read_text(encoding="utf-8") for path in (README, PAGE))
-    page = between("heads", all_heads(heads), page)
-    for archived in reversed(studies):  # a later archive is overwritten: the first stays
-        if begin(archived.study) in page:
-            archives = [one for one in studies if one.study == archived.study]
-            page = between(archived.study, results(archives), page)
-        if begin(f"averaging in {archived.study}") in page:
-            page = between(f"averaging in {archived.study}", averaging(archived), page)
-    page = between("findings", evidence(studies), page)
-    page = between("steps", steps(studies), page)
-    page = between("readings", readings(studies), page)
-    page = between("mixture runs", mixture_runs(studies), page)
-    readme = between("estimates", estimates(studies), between("findings", lines, readme))
-    return {README: between("heads", advice(heads), readme), PAGE: page, **figures}
+    by_study: dict[str, list[FinishedStudy]] = {}
+    for one in studies:
+        by_study.setdefault(one.study, []).append(one)
+    blocks: dict[str, Callable[[], list[str]]] = {}
+    for name, archives in by_study.items():
+        blocks[name] = partial(results, archives)
+        blocks[f"averaging in {name}"] = partial(averaging, archives[0])
+    for name in CLAIM_SOURCES:
+        blocks[f"verdicts on {name}"] = partial(verdicts, studies, name)
+    blocks |= {
+        "findings": lambda: lines,
+        "estimates": partial(estimates, studies),
+        "heads": partial(advice, heads),
+        "all numbers": partial(evidence, studies),
+        "all heads": partial(all_heads, heads),
+        "all verdicts": partial(all_verdicts, studies),
+        "steps": partial(steps, studies),
+        "readings": partial(readings, studies),
+        "mixture runs": partial(mixture_runs, studies),
+        "Kanai's stages": partial(stages, by_study["ptb-cpu"][0]),
+        "Merity's ranks": partial(rank_demonstration, by_study[PICTURED][0]),
+        "Dirichlet fits": partial(dirichlet, by_study["dirichlet"][0]),
+        "words of ptb": partial(words_of_ptb, by_study["ptb-words"][0]),
+        "widths": partial(widths, by_study["ptb-words"][0]),
+    }
+    texts = {path: path.read_text(encoding="utf-8") for path in (README, PAGE, EVIDENCE)}
+    for path, text in texts.items():
+        for name in re.findall(re.escape(begin("|")).replace(r"\|", "(.*?)"), text):
+            texts[path] = between(name, blocks[name](), texts[path])
+    return texts | figures
 
 
 def main() -> None:

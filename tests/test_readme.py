@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/results.md: equal to the archived runs, and written by docs/draw_results.py."""
+"""The tables of README.md, docs/results.md and docs/evidence.md follow from the archives by docs/draw_results.py."""
 
 import re
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 import draw_results  # noqa: E402
 
-RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+RESULTS = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "evidence.md"))
 PPL = 1  # a column
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")
 
@@ -50,7 +50,7 @@ def test_the_results_are_those_of_the_archived_runs(name: str) -> None:
 
 
 def test_every_file_follows_from_the_archives() -> None:
-    """The findings of the README and their figures, and the tables of docs/results.md; no number is typed by hand."""
+    """The findings of the README and their figures, and the tables of both pages; no number is typed by hand."""
     for path, text in draw_results.written(archive.load_all()).items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make findings`"
     assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= 8000
