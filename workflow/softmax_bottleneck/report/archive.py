@@ -24,6 +24,7 @@ from softmax_bottleneck.records import collect, integrity, records
 from softmax_bottleneck.report import archive_file, claims
 from softmax_bottleneck.report.archive_file import ENDING
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, CorpusData
+from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
 from softmax_bottleneck.study import Contrasts, Run, Study
@@ -144,13 +145,9 @@ def machine(hardware: str) -> str:
 
     `hardware` is a value of the column `hardware` of `Records.states`, or the name that a processor reports.
     """
-    return " and ".join(_units(hardware))
-
-
-def _units(hardware: str) -> list[str]:
     *devices, processor = hardware.split(", ")
     used = [processor if device.startswith("cpu ") else device for device in devices] or [processor]
-    return [" ".join(NOT_IN_NAMES.sub("", name).split()) for name in dict.fromkeys(used)]
+    return " and ".join(" ".join(NOT_IN_NAMES.sub("", name).split()) for name in dict.fromkeys(used))
 
 
 def machines(found: records.Records) -> str:
@@ -164,8 +161,8 @@ def machines(found: records.Records) -> str:
     every = {*map(str, found.states["hardware"]), *map(str, found.stages["hardware"])}
     for hardware in sorted(every - {""}) or processors:
         others = sorted(set(INSTRUCTIONS.findall(hardware)) - USUAL)
-        *first, last = _units(hardware)
-        names += [*first, last + f" ({' and '.join(others)})" * bool(others)]
+        *first, last = machine(hardware).split(" and ")
+        names += [*first, f"{last} ({' and '.join(others)})" if others else last]
     return " and ".join(dict.fromkeys(names)) or "unknown"
 
 
@@ -198,14 +195,13 @@ def write(study: Study, unfinished: bool = False) -> Path:
         raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
     found = replace(found, rows=rows, states=states, stages=stages)
     runs = [run for run in study.needed if run.path in set(states["path"])]
+    trained = set(zip(states["dataset"], states["model"], strict=True))
     settings: dict[str, dict[str, Any]] = {}
-    for run in study.runs:
-        if (run.dataset, run.model) in set(zip(states["dataset"], states["model"], strict=True)):
-            settings.setdefault(run.dataset, {}).setdefault(run.model, run.to_json())
-    first: dict[tuple[str, str], str] = {}  # run of every model on real text with predicted words
-    for run in runs:
-        if study.datasets[run.dataset].kind != "language" and found.detail(run.path, "predictions"):
-            first.setdefault((run.dataset, run.model), run.path)
+    for run in (run for run in study.runs if (run.dataset, run.model) in trained):
+        settings.setdefault(run.dataset, {}).setdefault(run.model, run.to_json())
+    natural = [run for run in runs if study.datasets[run.dataset].kind != "language"]
+    predicted = [run for run in natural if found.detail(run.path, "predictions")]
+    first = {(run.dataset, run.model): run.path for run in reversed(predicted)}
     corpora = [*found.states["dataset"], *found.stages["dataset"]]
     content = {
         "study": study.name,
@@ -303,20 +299,18 @@ def load(path: Path) -> FinishedStudy:
         runs = []
         for one in stored.runs:
             run, run_id = Run.from_json(one.run, f"{path}: {one.name}"), one.run.get("run_id")
-            if not (paths.ROOT / "config" / "datasets" / f"{run.dataset}.yaml").is_file():
+            if not bundled_dataset(run.dataset):
                 raise DataError(f"{path}: {one.name}: dataset: {run.dataset!r} is not in config/datasets")
-            own, numbers = (frame[frame["run_id"] == run_id] for frame in (states, rows))
-            plain = numbers[numbers["condition"] == ""]
+            plain = rows[(rows["run_id"] == run_id) & (rows["condition"] == "")]
             values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
-            label, hardware = own["label"].iloc[0], own["hardware"].iloc[0]
-            unique = f"{name}/{run.dataset}/{one.name}"
-            runs.append(ArchivedRun(unique, label, hardware, run, values, one.history, one.epoch_ranks, one.spectrum))
+            own = states[states["run_id"] == run_id].iloc[0]
+            place = (f"{name}/{run.dataset}/{one.name}", own["label"], own["hardware"])
+            runs.append(ArchivedRun(*place, run, values, one.history, one.epoch_ranks, one.spectrum))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
-    facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora)
-    planned = (tuple(dict(choice) for choice in stored.tuned), stored.contrasts, stored.missing)
-    found_claims = [dict(claim) for claim in stored.claims]
-    return FinishedStudy(name, *facts, found_claims, found, tuple(runs), *planned, _settings(stored, str(path)))
+    facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora, list(map(dict, stored.claims)))
+    planned = (tuple(map(dict, stored.tuned)), stored.contrasts, stored.missing)
+    return FinishedStudy(name, *facts, found, tuple(runs), *planned, _settings(stored, str(path)))
 
 
 @cache
@@ -351,17 +345,14 @@ def find(name: str) -> list[FinishedStudy]:
     if file in files():
         return [load(file)]
     studies = load_all()
-    found = [one for one in studies if one.study == name]
-    if not found:
-        known = ", ".join(one.name for one in studies)
-        problem = "no archive and, for `compare`, no finished study in results/ has this name"
-        raise UserError(f"{name}: {problem}. Archives: {known}")
-    return found
+    if found := [one for one in studies if one.study == name]:
+        return found
+    problem = "no archive and, for `compare`, no finished study in results/ has this name"
+    raise UserError(f"{name}: {problem}. Archives: {', '.join(one.name for one in studies)}")
 
 
 def findings() -> Iterator[integrity.Finding]:
     """Yield a finding of the kind `damaged` for each archive that cannot be read; the command `verify` prints them."""
-    for path in files():
-        _, fault = _load_or_fault(path)
+    for path, fault in ((path, _load_or_fault(path)[1]) for path in files()):
         if fault:
             yield integrity.Finding("damaged", f"report/evidence/studies/{path.name}", fault)

@@ -260,8 +260,7 @@ def parse(content: object, where: str) -> ArchiveFile:
     Raises:
         UserError: a key is missing or unknown, or a value is not allowed.
     """
-    fault = _limit_exceeded(content)
-    if fault:
+    if fault := _limit_exceeded(content):
         raise UserError(f"{where}: {fault.lstrip('.')}")
     return read(ArchiveFile, content, where)
 

@@ -143,9 +143,8 @@ class Cell:
     def count(self) -> str:
         """The number of runs as text: `n = 3`, or `n = 2 of 3` if runs are missing; empty if none is to be measured."""
         have = self.measured.n if self.measured else 0
-        if not self.planned or not self.wanted:
-            return ""
-        return f"n = {have}" if have == self.planned else f"n = {have} of {self.planned}"
+        text = f"n = {have}" if have == self.planned else f"n = {have} of {self.planned}"
+        return text if self.planned and self.wanted else ""
 
     @property
     def difference(self) -> float | None:
@@ -176,8 +175,7 @@ class Cell:
     @property
     def facts(self) -> dict[str, object]:
         """The cell as {column of the CSV: value}, such as `measured`, `sd`, `n` and `published`."""
-        measured, published = self.measured, self.published or PublishedCell("")
-        archived = self.archived
+        measured, published, archived = self.measured, self.published or PublishedCell(""), self.archived
         value = archived.measured if archived else None
         return {
             "measured": measured.mean if measured else None,

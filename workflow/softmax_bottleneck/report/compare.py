@@ -80,10 +80,8 @@ def overall(entries: Sequence[Entry]) -> str:
     sound = [entry for entry in entries if entry["verdict"] in SOUND]
     units = [min((min(number["n"], default=0) for number in entry["numbers"]), default=0) for entry in sound]
     decided = {entry["verdict"] for entry, n in zip(sound, units, strict=True) if 2 * n >= max(units)} - {r.UNDECIDED}
-    if decided:
-        return MIXED if len(decided) > 1 else decided.pop()
     if sound:
-        return r.UNDECIDED
+        return MIXED if len(decided) > 1 else next(iter(decided), r.UNDECIDED)
     return r.CONFOUNDED if any(entry["verdict"] == r.CONFOUNDED for entry in entries) else r.CANNOT
 
 
@@ -116,7 +114,7 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
         tested = {one["dataset"] for one in study.claims if one["id"] in names and one["verdict"] != r.CANNOT}
         places = [place for place in study.datasets if study is own or place in tested]
         # A study that only fits known distributions has one column.
-        columns.append((study, places or [r.SYNTHETIC] * (r.SYNTHETIC in tested)))
+        columns.append((study, places or [r.SYNTHETIC] if places or r.SYNTHETIC in tested else []))
     parts: dict[str, list[dict[str, Any]]] = {}
     for name in names:
         cells = [cell for study, places in columns for cell in _cells(study, places, name, study is own)]

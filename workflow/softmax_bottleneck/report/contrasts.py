@@ -5,13 +5,12 @@ learning rate, chosen by validation perplexity. The runs of all studies are pool
 counts once. docs/results.md states the rules under "How numbers become conclusions".
 """
 
-import dataclasses
 import itertools
 import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -177,12 +176,10 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
         plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")].set_index("metric")
         values: dict[str, Any] = {str(run_id): own.to_dict() for run_id, own in plain.groupby("run_id")["value"]}
         for state in study.records.states.to_dict("records"):
-            run = study.settings.get((state["dataset"], state["model"]))
-            own = values.get(state["run_id"], {})
+            run, own = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
             if run is None or not (TEST_PPL in own or state["state"] == "diverged"):
                 continue
-            title = study.title_of(state["dataset"])
-            model = _model_of(run, title, state["dataset"] in synthetic)
+            model = _model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
             machine = f"{state['hardware']}, {run.threads} threads"
             trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, own)
             # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
@@ -198,7 +195,7 @@ def _curve(choice: Mapping[str, Any]) -> dict[float, float]:
 
 
 def _model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
-    body, schedule = dataclasses.asdict(run.body), dataclasses.asdict(run.schedule)
+    body, schedule = asdict(run.body), asdict(run.schedule)
     shape = tuple(body.pop(name) for name in SHAPE)
     del schedule[RATE]
     setting = Setting(run.dataset, canonical_json(body), canonical_json(schedule), title, is_synthetic)
@@ -372,13 +369,9 @@ def against_baseline(
     found: Mapping[Model, Sample], label: str, head: Mapping[str, Any], baseline: Mapping[str, Any]
 ) -> list[Contrast]:
     """Return the contrast of a head with a baseline in every setting that has both: natural text and LSTMs first."""
-    contrasts = []
-    for setting in settings_of(found):
-        base = pick(found, setting, baseline)
-        own = pick(found, setting, head, base.mean("parameters")) if base else None
-        if base and own:
-            contrasts.append(Contrast(label, own, base))
-    return contrasts
+    bases = [(setting, base) for setting in settings_of(found) if (base := pick(found, setting, baseline))]
+    pairs = [(pick(found, setting, head, base.mean("parameters")), base) for setting, base in bases]
+    return [Contrast(label, own, base) for own, base in pairs if own]
 
 
 def settings_of(found: Mapping[Model, Sample]) -> list[Setting]:

@@ -1,15 +1,13 @@
 """A figure of labelled values with intervals on one axis, as SVG."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from softmax_bottleneck.report import numbers, report
 
 PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
-SMALLEST = 1e-9  # the smallest value on a log axis
 
 
 @dataclass(frozen=True)
@@ -37,40 +35,26 @@ class DotPlot:
 
     Attributes:
         rows: the rows.
-        axis: the label of the axis.
-        is_log: True for ratios or counts on a log axis, False for changes in percent on a linear axis.
-        reference: the value at which a dashed line is drawn.
+        axis: the label of the axis, on which values are changes or shares in percent.
     """
 
     rows: Sequence[Row]
     axis: str
-    is_log: bool = False
-    reference: float = 0.0
 
     def text(self, row: Row) -> str:
-        """Return the value of a row with its interval as text.
-
-        The text is `−7.8 % (−11.7 to −3.8)` on a linear axis and `18 (17 to 18)` on a log axis.
-        """
-        texts = []
-        for end in (row.value, row.low, row.high):
-            digits = 1 if not self.is_log else numbers.decimals(end, 0) if end < 10 else 0
-            texts.append(numbers.number(end, digits, signed=not self.is_log))
-        value, low, high = texts
-        unit = "" if self.is_log else "\u00a0%"
-        return f"{value}{unit}" if low == high else f"{value}{unit} ({low} to {high})"
+        """Return the value of a row with its interval as text, such as `−7.8 % (−11.7 to −3.8)`."""
+        value, low, high = (numbers.number(end, 1, signed=True) for end in (row.value, row.low, row.high))
+        return f"{value}\u00a0%" if low == high else f"{value}\u00a0% ({low} to {high})"
 
     def svg(self) -> str:
         """Return the figure as SVG."""
-        ends = [self.reference, *(end for row in self.rows for end in (row.value, row.low, row.high))]
+        ends = [0.0, *(end for row in self.rows for end in (row.value, row.low, row.high))]
         first, last = min(ends), max(ends)
 
         def x(value: float) -> float:  # in pixels
-            left, here, right = (math.log10(max(v, SMALLEST)) if self.is_log else v for v in (first, value, last))
-            pixels_per_unit = (PAGE - 2 * MARGIN) / ((right - left) or 1.0)
-            return round(MARGIN + pixels_per_unit * (here - left), 1)
+            return round(MARGIN + (PAGE - 2 * MARGIN) / ((last - first) or 1.0) * (value - first), 1)
 
-        locator = LogLocator() if self.is_log else MaxNLocator(5, steps=[1, 2, 5, 10])
+        locator = MaxNLocator(5, steps=[1, 2, 5, 10])
         ticks = [float(tick) for tick in locator.tick_values(first, last) if first <= tick <= last]
         rows = [
             {"label": row.label, "text": self.text(row), "kind": "second" if row.is_second else "first"}
@@ -78,5 +62,5 @@ class DotPlot:
             for index, row in enumerate(self.rows)
         ]
         shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
-        facts = {"zero": x(self.reference), "axis": self.axis, "width": PAGE, "height": ROW * len(rows) + FOOT}
+        facts = {"zero": x(0.0), "axis": self.axis, "width": PAGE, "height": ROW * len(rows) + FOOT}
         return report.environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)

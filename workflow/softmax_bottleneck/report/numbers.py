@@ -48,9 +48,9 @@ def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     return "" if low is None or high is None else " to ".join(ends)
 
 
-def percent(share: float, digits: int = 0) -> str:
-    """Return a share as a percentage with `digits` decimals: `−3 %` for −0.03."""
-    return f"{number(100 * share, digits)} %"
+def percent(share: float) -> str:
+    """Return a share as a percentage without decimals: `−3 %` for −0.03."""
+    return f"{number(100 * share, 0)} %"
 
 
 def p_value(p: float | None) -> str:
@@ -68,9 +68,8 @@ def p_value(p: float | None) -> str:
 
 def counts(numbers: Sequence[int]) -> str:
     """Return numbers of runs as text: `n = 3` for [3], `n = 3 each` for [3, 3], and `n = 3 and 4` for [3, 4]."""
-    distinct = list(dict.fromkeys(numbers))
-    if len(distinct) == 1:
-        return f"n = {distinct[0]:,}" + " each" * (len(numbers) > 1)
+    if len(numbers) > 1 and len(set(numbers)) == 1:
+        return f"n = {numbers[0]:,} each"
     return f"n = {' and '.join(f'{number:,}' for number in numbers)}"
 
 

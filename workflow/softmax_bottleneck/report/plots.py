@@ -6,6 +6,7 @@ has a style sheet with dark colours for browsers in dark mode.
 
 import hashlib
 import io
+import itertools
 import math
 import re
 import textwrap
@@ -137,6 +138,14 @@ Size = tuple[int, float, float]  # the number of panels in a row, and the width 
 DrawRow = Callable[[NDArray[Any], str, pd.DataFrame], None]  # fills the panels of a corpus with its data
 
 
+def in_pairs(count: int, width: float, height: float, columns: int = 2) -> tuple[Canvas, list[Axes]]:
+    """Return a canvas with `count` panels, `columns` in a row; the places that stay empty show nothing."""
+    canvas, axes = panels(-(-count // columns), columns, width, height)
+    for panel in axes.flat[count:]:
+        panel.set_axis_off()
+    return canvas, list(axes.flat[:count])
+
+
 def by_corpus(
     source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "", *, has_legend: bool = False
 ) -> Drawing:
@@ -178,9 +187,8 @@ def crossed(
     `draw(axes, row, column)` is called once per panel, to fill it.
     """
     canvas, axes = panels(len(rows), len(columns), width, height)
-    for line, row in zip(axes, rows, strict=True):
-        for panel, column in zip(line, columns, strict=True):
-            draw(panel, row, column)
+    for panel, (row, column) in zip(axes.flat, itertools.product(rows, columns), strict=True):
+        draw(panel, row, column)
     return canvas
 
 

@@ -57,8 +57,7 @@ def render(study: Study, folder: Path) -> None:
         facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
         shown = views.build(study, experiment, found)
         if isinstance(shown, Table):
-            if not study.is_of_own_texts:
-                shown = archived_cells.fill(shown, study)
+            shown = shown if study.is_of_own_texts else archived_cells.fill(shown, study)
             artefacts.write_text(path.with_suffix(".html"), table_page(shown, heads, archive.called(study.file)))
             if experiment in study.experiments:  # the tables of archived runs do not count as the study's
                 facts["published_cells"] = shown.published_cells
@@ -92,11 +91,13 @@ def page_of(
         all studies) is None for a study of a user's own texts. The value of `conclusions` (the table of verdicts) is
         None if no claim was evaluated.
     """
-    checks = [] if study.is_of_own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
-    own = finished_study(study, found, judged)
-    others = [] if study.is_of_own_texts else archive.load_all()
-    left_out = () if study.is_of_own_texts else archive.findings()
-    studies = [own, *(one for one in others if (one.study, one.hardware) != (own.study, own.hardware))]
+    studies = [finished_study(study, found, judged)]
+    checks, left_out = [], []
+    if not study.is_of_own_texts:
+        checks = records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
+        own = (study.name, studies[0].hardware)
+        studies += [one for one in archive.load_all() if (one.study, one.hardware) != own]
+        left_out = list(archive.findings())
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
@@ -239,8 +240,7 @@ def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
     for run in study.needed:
         facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
         settings[f"{run.dataset}/{run.model}"] = facts | {"code": run.code}
-    files = {path for experiment in study.experiments for path in experiment.published}
-    published = {name: artefacts.sha256_file(PUBLISHED / name) for name in sorted(files)}
+    files = sorted({path for experiment in study.experiments for path in experiment.published})
     return {
         "schema": provenance.SCHEMA,
         "study": study.name,
@@ -248,7 +248,7 @@ def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
         "counts": found.counts(),
         "settings": settings,
         "runs_read": dict(found.parents),
-        "published_read": published,
+        "published_read": {name: artefacts.sha256_file(PUBLISHED / name) for name in files},
         "environments": [dict(block) for block in found.environments],
         "page_made_with": provenance.block()["versions"],
     }

@@ -276,13 +276,11 @@ class Source:
             return (BY_PAPER if model in QUOTED else NOT_IN_STUDY,)
         if have.issuperset(planned):
             return ()
-        planned_states = self.records.planned(dataset, model, stage)
-        states = dict(zip(planned_states["seed"], planned_states["state"], strict=True))
+        states = self.records.planned(dataset, model, stage).set_index("seed")["state"].to_dict()
         absent: dict[str, list[int]] = {}
-        for seed in planned:
-            if seed not in have:
-                state = states.get(seed, "not planned")
-                absent.setdefault("not computed" if state == "ok" else state, []).append(seed)
+        for seed in (seed for seed in planned if seed not in have):
+            state = states.get(seed, "not planned")
+            absent.setdefault("not computed" if state == "ok" else state, []).append(seed)
         return tuple(f"{numbers.seeds(seeds)} {state}" for state, seeds in absent.items())
 
     # --- published numbers ---

@@ -52,10 +52,8 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])
     wide = rows.pivot(index=["model", "condition", "seed"], columns="metric", values="value").reset_index()
-    lines = []
-    for condition in wide["condition"]:
-        pairs = [part.partition("=") for part in condition.split(";")]
-        lines.append({"equal": ""} | {key: value if key in TEXTS else float(value) for key, _, value in pairs})
+    pairs = ([part.partition("=") for part in condition.split(";")] for condition in wide["condition"])
+    lines = [{"equal": ""} | {key: v if key in TEXTS else float(v) for key, _, v in own} for own in pairs]
     return pd.concat([wide.drop(columns="condition"), pd.DataFrame(lines, index=wide.index)], axis=1)
 
 
@@ -289,11 +287,6 @@ def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
     return table.reindex(columns=list(DIRICHLET)).dropna().reset_index()
 
 
-def _votes(data: r.CorpusData, metric: str) -> pd.DataFrame:
-    """Return the cells with d < M. With d >= M all heads can be exact, and a difference shows only the optimiser."""
-    return _cells(data, metric).query("d < M")
-
-
 def _lms_best(metric: str, sign: int, name: str) -> r.Quantity:
     """Return the quantity that is the share of the cells (alpha, M, d < M) where LMS is better than Softmax and MoS.
 
@@ -303,7 +296,7 @@ def _lms_best(metric: str, sign: int, name: str) -> r.Quantity:
     """
 
     def collect(data: r.CorpusData) -> "pd.Series[bool]":
-        cells = _votes(data, metric)
+        cells = _cells(data, metric).query("d < M")  # with d >= M a difference shows only the optimiser
         return sign * cells["lms"] > (sign * cells[["softmax", "mos"]]).max(axis=1)
 
     return r.Quantity(collect, wilson, f"cells where LMS is best in {name}", "share", units="cells")
@@ -316,7 +309,7 @@ def _lms_gain(metric: str, sign: int, name: str) -> r.Rule:
     """
 
     def collect(data: r.CorpusData) -> Iterator[tuple[float, float]]:
-        cells = _votes(data, metric)
+        cells = _cells(data, metric).query("d < M")
         return zip(cells["M"] / cells["d"], sign * (cells["lms"] - cells["softmax"]), strict=True)
 
     what = f"Spearman’s ρ of M / D and the difference of LMS and Softmax in {name}"
@@ -326,11 +319,9 @@ def _lms_gain(metric: str, sign: int, name: str) -> r.Rule:
 @partial(r.Quantity, estimate=wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
 def softmax_falls(data: r.CorpusData) -> list[float]:
     """Return a number for each step from a d < M to the next larger d: 1 if the softmax's KL falls, and otherwise 0."""
-    steps = []
-    for _, own in _cells(data, LOSS).groupby(["alpha", "M"]):
-        falls = np.diff(own["softmax"]) < 0
-        steps += list(falls[(own["d"] < own["M"]).to_numpy()[:-1]].astype(float))
-    return steps
+    cells = _cells(data, LOSS)
+    cells["step"] = cells.groupby(["alpha", "M"])["softmax"].diff(-1)  # to the next larger d
+    return list((cells.query("d < M")["step"].dropna() > 0).astype(float))
 
 
 # --- noise and untrained layers -------------------------------------------------------------------------------------
@@ -391,12 +382,8 @@ def softmaxes_needed(ranks: pd.DataFrame, share: float) -> dict[tuple[int, int],
 
     `ranks` is a table as `sweep` returns it.
     """
-    needed: dict[tuple[int, int], int | None] = {}
-    for width, words in sorted(set(zip(ranks["H"], ranks["V"], strict=True))):
-        own = ranks[(ranks["H"] == width) & (ranks["V"] == words)]
-        full = own[own["rank"] >= share * words]["K"]
-        needed[int(width), int(words)] = None if full.empty else int(full.min())
-    return needed
+    full = ranks[ranks["rank"] >= share * ranks["V"]].groupby(["H", "V"])["K"].min().to_dict()
+    return {(int(h), int(v)): full.get((h, v)) for h, v in sorted(set(zip(ranks["H"], ranks["V"], strict=True)))}
 
 
 def needs_more(share: float) -> r.Rule:

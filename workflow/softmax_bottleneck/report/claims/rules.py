@@ -50,9 +50,7 @@ VERDICTS = (REPRODUCED, NOT_REPRODUCED, UNDECIDED, CONFOUNDED, CANNOT)
 TRUTH = "law"  # the name of the true distribution in records, and the prefix of its metrics
 SYNTHETIC = "synthetic"  # the dataset of claims that need no corpus
 
-MARGIN = (
-    0.005  # nats: a difference that matters in comparisons that are no claim; report/claims.yaml has the claims' own
-)
+MARGIN = 0.005  # nats: a difference that matters in comparisons that are no claim
 SAME_SIZE = 0.05  # relative difference of parameters: within it two models have the same size
 
 UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # unit of a quantity -> conversion, printed suffix
@@ -261,9 +259,8 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
             divisors = data.values(model, below) if below else dict.fromkeys(values, 1.0)
             yield from ((setting, value / divisors[seed]) for seed, value in values.items() if seed in divisors)
 
-    what = find(metric).words + (f" over {find(below).words}" if below else "")
     metrics = (metric, below) if below else (metric,)
-    what = f"Spearman’s ρ of {what} and the setting"
+    what = f"Spearman’s ρ of {' over '.join(find(name).words for name in metrics)} and the setting"
     return Quantity(collect, spearman, what, "", metrics, "runs", "{0}", models=settings)
 
 
@@ -284,11 +281,11 @@ def correlation(what: str, windows: Mapping[str, Ends] | None = None) -> Quantit
         low, high = (0.0, INF) if windows is None else windows.get(data.dataset, (INF, INF))
         learned = data.learned("|".join(patterns))
         models = [m for m in learned if data.values(m, PRESS_RANK) and data.values(m, TEST_PPL)]
-        first = [model for model in models if model == patterns[0]] or models[:1]
+        first = next((model for model in models if model == patterns[0]), next(iter(models), ""))
         epochs = {m: {float(row["planned_epochs"]) for row in data.planned[m, ""]} for m in models}
-        own = [m for m in models if epochs[m] == epochs[first[0]]]
-        own = [m for m in own if abs(data.mean(m, "parameters") / data.mean(first[0], "parameters") - 1) <= SAME_SIZE]
-        own += data.matching(TRUTH) * (TRUTH in patterns)
+        sizes = {m: data.mean(m, "parameters") for m in models}
+        own = [m for m in models if epochs[m] == epochs[first] and abs(sizes[m] / sizes[first] - 1) <= SAME_SIZE]
+        own += data.matching(TRUTH) if TRUTH in patterns else []
         means = {model: (data.mean(model, TEST_PPL), data.mean(model, PRESS_RANK)) for model in own}
         return {model: (ppl, rank) for model, (ppl, rank) in means.items() if low <= ppl <= high}
 
@@ -428,12 +425,13 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
     """
     suffix = UNITS.get(quantity.unit, PLAIN)[1]
     digits = 2 if quantity.unit == "%" else 3  # a margin of 0.005 nats is 0.501 %
-    ends = (("above", holds[0]), ("below", holds[1]), ("below", fails[0]), ("above", fails[1]))
-    bounds = [
-        f"{side} {numbers.true_minus(f'{quantity.shown(end):.{digits}g}')}{suffix}" if math.isfinite(end) else ""
-        for side, end in ends
-    ]
-    inside, outside = " and ".join(filter(None, bounds[:2])), " or ".join(filter(None, bounds[2:]))
+
+    def bounds(*sides: tuple[str, float]) -> list[str]:
+        finite = [(side, quantity.shown(end)) for side, end in sides if math.isfinite(end)]
+        return [f"{side} {numbers.true_minus(f'{end:.{digits}g}')}{suffix}" for side, end in finite]
+
+    inside = " and ".join(bounds(("above", holds[0]), ("below", holds[1])))
+    outside = " or ".join(bounds(("below", fails[0]), ("above", fails[1])))
     return f"the interval of {quantity.what} lies {inside}; otherwise not reproduced if it lies {outside}"
 
 
@@ -480,10 +478,8 @@ def heads(part: Rule, *, all_: bool = True, chosen: Callable[[CorpusData], list[
     first = part.quantities[0]
 
     def judge(data: CorpusData, pattern: str, *others: str, tests: int = 1) -> Decision:
-        if chosen:
-            models = chosen(data)
-        else:
-            models = [model for model in data.matching(pattern) if data.values(model, first.metrics[0], first.stage)]
+        models = chosen(data) if chosen else data.matching(pattern)
+        models = [model for model in models if chosen or data.values(model, first.metrics[0], first.stage)]
         if not models:
             missing = "any head that qualifies" if chosen else "any head"
             return Decision(CANNOT, missing={"quantity": first.what, "models": missing})
@@ -508,9 +504,7 @@ def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
     verdict = first if first in verdicts else second if verdicts == {second} else UNDECIDED
     undecided = [decision for decision in decisions if decision.verdict == UNDECIDED]
     most = max(undecided or decisions[:1], key=lambda one: one.needed)
-    return replace(
-        most, verdict=verdict, numbers=tuple(number for decision in decisions for number in decision.numbers)
-    )
+    return replace(most, verdict=verdict, numbers=sum((decision.numbers for decision in decisions), ()))
 
 
 # --- rules that several claims use; their arguments are thresholds in report/claims.yaml ------------------------------

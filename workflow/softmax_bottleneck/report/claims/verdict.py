@@ -181,9 +181,8 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
     premise replaces the rule's verdict.
     """
     first = claim.rule.quantities[0]
-    stage = first.stage if first.stage in ("finetuned", "dynamic") else ""
     for pattern in claim.models if claim.corpora != r.SYNTHETIC else ():
-        models = data.matching(pattern, stage)
+        models = data.matching(pattern, first.stage)
         if not models:
             missing = Reason(Code.NO_MODEL, {"models": " or ".join(pattern.split("|"))})
             return Entry(claim, data.dataset, r.CANNOT, missing)
@@ -245,36 +244,27 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     if compares and data.study:  # the runs differ only in their heads, or in settings that differ in the paper, too
         odd = _differing_settings(data.study, data.dataset, models) - SIZES
         odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
-        published: set[str] = set()
-        if odd and (paper := paper_study()):
-            corpus = published_dataset(data.study.datasets[data.dataset])
-            names = [name for name, spec in paper.datasets.items() if published_dataset(spec) == corpus]
-            published = published.union(*(_differing_settings(paper, name, models) for name in names))
+        paper, corpus = paper_study(), published_dataset(data.study.datasets[data.dataset])
+        names = [name for name, spec in paper.datasets.items() if odd and published_dataset(spec) == corpus]
+        published = set().union(*(_differing_settings(paper, name, models) for name in names))
         facts = {"settings": ", ".join(sorted(odd)) or "none"}
         yield Premise(Code.SETTINGS, facts, odd <= published, DECIDED, r.CONFOUNDED)
     if PRESS_RANK in metrics:
         yield ceiling(data, models, rule)
     if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
-        unlearned = [
-            (model, seed) for dataset, model, seed in sorted(data.records.unlearned) if dataset == data.dataset
-        ]
-        text = ", ".join(f"{data.label(model)} with seed {seed}" for model, seed in unlearned if model in models)
+        unlearned = [run for run in sorted(data.records.unlearned) if run[0] == data.dataset and run[1] in models]
+        text = ", ".join(f"{data.label(model)} with seed {seed}" for _, model, seed in unlearned)
         yield Premise(Code.LEARNED, {"runs": text or "none"}, not text)
     if models and TEST_PPL in metrics:  # a run that is not converged shows which head is slow, not which is worse
         runs = [(model, str(row.get("path", ""))) for model in models for row in data.planned.get((model, ""), [])]
-        logs = [(model, [epoch["valid_ppl"] for epoch in data.records.curve(path)]) for model, path in runs]
-        falls = [
-            (1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)], data.label(model))
-            for model, ppls in logs
-            if len(ppls) > 1
-        ]
+        logs = [([epoch["valid_ppl"] for epoch in data.records.curve(path)], data.label(model)) for model, path in runs]
+        falls = [(1 - own[-1] / own[-1 - math.ceil(len(own) / 8)], label) for own, label in logs if len(own) > 1]
         fall, label = max(falls, default=(0.0, "no epoch logs"))
         yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": CONVERGED}, fall < CONVERGED)
     if rule.quantities[0].stage == DYNAMIC:
         doubts = [data.records.dynamic_doubts(data.dataset, model) for model in models]
-        edge, apart, evaluated = map(sum, zip(*doubts, strict=True))
-        counts = {"edge": edge, "apart": apart, "runs": evaluated}
-        yield Premise(Code.DYNAMIC, counts, not edge and not apart, DECIDED, becomes="")
+        counts = dict(zip(("edge", "apart", "runs"), map(sum, zip(*doubts, strict=True)), strict=True))
+        yield Premise(Code.DYNAMIC, counts, not counts["edge"] and not counts["apart"], DECIDED, becomes="")
 
 
 def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> set[str]:

@@ -83,6 +83,10 @@ class Frames:
             fits = fits.assign(**{GAP_CLOSED: 1.0 - fits[KL] / baseline})
         return cls(fits, truths, dict(source.study.fit_labels.get(plan, {})))
 
+    def having(self, metrics: Sequence[str]) -> pd.DataFrame:
+        """Return the fits if all `metrics` are measured, otherwise a frame without lines."""
+        return self.fits if set(metrics) <= set(self.fits) else self.fits.iloc[:0]
+
 
 def levels(frame: pd.DataFrame, column: str) -> list[float]:
     """Return the distinct values of a column in ascending order, or an empty list if there is no such column."""
@@ -169,7 +173,7 @@ def fit_maps_figure(
         others: True to draw all concentrations except `alphas`.
     """
     frames = Frames.of(source, fits, "alpha")
-    shown = frames.fits if set(metrics) <= set(frames.fits) else frames.fits.iloc[:0]
+    shown = frames.having(metrics)
     if len(shown):
         named = shown["alpha"].isin(alphas or levels(shown, "alpha"))
         shown = shown[~named if others else named]
@@ -248,8 +252,7 @@ def fit_curves_figure(
         rows: `d` to give each metric a row of panels for each width; empty for one row per metric.
     """
     frames = Frames.of(source, fits, x, panels)
-    shown = frames.fits if set(metrics) <= set(frames.fits) else frames.fits.iloc[:0]
-    with_gap = GAP_CLOSED in metrics
+    shown, with_gap = frames.having(metrics), GAP_CLOSED in metrics
     if with_gap and len(shown):  # where r > d, a softmax cannot represent the distribution
         shown = shown[(shown["r"] > shown["d"]) & (shown["model"] != BASELINE)]
     if shown.empty:
@@ -273,7 +276,7 @@ def fit_curves_figure(
     columns, notes = list(metrics), [REFERENCES.get(x, "")]
     if with_gap:
         columns += ["width", "parameters"]
-        notes += ["Shares below −100 % are off the scale."] * bool((shown[GAP_CLOSED] < LEAST_SHARE).any())
+        notes += ["Shares below −100 % are off the scale."] if (shown[GAP_CLOSED] < LEAST_SHARE).any() else []
     return _drawing(frames, canvas, shown, columns, " ".join(filter(None, notes)))
 
 

@@ -7,7 +7,7 @@ report comes from no paper.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -167,24 +167,20 @@ def overview_figure(source: Source) -> plots.Drawing:
         return plots.only_text(plots.NOTHING, data)
     frames = [(corpus, own.sort_values(TEST_PPL)) for (corpus,), own in records.groups(data, "dataset")]
     amount = EngFormatter(places=1)
-    columns, most = min(2, len(frames)), max(len(own) for _, own in frames)
-    canvas, axes = plots.panels(-(-len(frames) // columns), columns, 6.3, 0.24 * most + 0.9)
-    low, high = (1.0, 2.0) if data[RANK].isna().all() else (float(data[RANK].min()), float(data[RANK].max()))
+    most = max(len(own) for _, own in frames)
+    canvas, axes = plots.in_pairs(len(frames), 6.3, 0.24 * most + 0.9, min(2, len(frames)))
+    low, high = (1.0, 2.0) if data[RANK].isna().all() else map(float, data[RANK].agg(["min", "max"]))
     shades = ScalarMappable(LogNorm(low, max(high, 1.01 * low)), SHADES)
-    for panel, (dataset, own) in zip(axes.flat, frames, strict=False):
-        names = [
-            f"{plots.short_name(source.study, m)}, {amount(n)}" for m, n in zip(own["model"], own[SIZE], strict=True)
-        ]
+    for panel, (dataset, own) in zip(axes, frames, strict=True):
+        models = (plots.short_name(source.study, model) for model in own["model"])
+        names = [f"{model}, {amount(size)}" for model, size in zip(models, own[SIZE], strict=True)]
         colours = [plots.LIGHT.paper if np.isnan(rank) else shades.to_rgba(rank) for rank in own[RANK]]
-        panel.scatter(
-            own[TEST_PPL], range(len(own)), c=colours, s=48, edgecolors=plots.LIGHT.ink, linewidths=0.6, zorder=3
-        )
+        look: dict[str, Any] = {"c": colours, "s": 48, "edgecolors": plots.LIGHT.ink, "linewidths": 0.6, "zorder": 3}
+        panel.scatter(own[TEST_PPL], range(len(own)), **look)
         panel.set_yticks(range(len(own)), names)
         panel.set(title=plots.corpus_title(source, dataset), xlabel="test perplexity", ylim=(len(own) - 0.4, -0.6))
         _bound(source, panel, dataset, own[TEST_PPL])
-    for panel in axes.flat[len(frames) :]:
-        panel.set_axis_off()
-    bar = canvas.colorbar(shades, ax=axes, label="effective rank (ε = 0.001)", aspect=30, pad=0.02)
+    bar = canvas.colorbar(shades, ax=canvas.axes, label="effective rank (ε = 0.001)", aspect=30, pad=0.02)
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     bar.set_ticks([low, high], labels=[f"{low:.0f}", f"{high:.0f}"])
     left_out = len(set(source.models) - set(data["model"]))

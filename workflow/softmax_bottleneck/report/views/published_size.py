@@ -7,7 +7,6 @@ study. Only labels, titles and the table's columns come from the report's study,
 import math
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
 from softmax_bottleneck.records import records
@@ -53,15 +52,10 @@ def published_size_table(source: Source) -> list[Section]:
     runs = {archived.name: archived for archived in by_size}
 
     def cell(name: str, number: int) -> Cell:
-        archived, column = runs[name], columns[number]
-        value, run = archived.values.get(column.metric), archived.run
-        return replace(
-            source.blank(run.dataset, run.model, column),
-            measured=None if value is None else MeasuredCell(value),
-            same=source.is_published(run.dataset) and same_setting(run),
-            gaps=() if value is not None else ("not measured",),
-            runs="",
-        )
+        run, value = runs[name].run, runs[name].values.get(columns[number].metric)
+        same = source.is_published(run.dataset) and same_setting(run)
+        blank = replace(source.blank(run.dataset, run.model, columns[number]), same=same, runs="")
+        return replace(blank, gaps=("not measured",)) if value is None else replace(blank, measured=MeasuredCell(value))
 
     sections = []
     for dataset in dict.fromkeys(archived.run.dataset for archived in archived_runs()):
@@ -92,8 +86,7 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
         return plots.only_text(plots.NOTHING, data)
     looks = plots.styles(list(dict.fromkeys(data["head"])))
     networks = list(data.groupby(["dataset", "body", "width"]))
-    canvas, axes = plots.panels(-(-len(networks) // 2), 2, 4.6, 3.5)
-    drawn, spare = np.split(axes.flat, [len(networks)])
+    canvas, drawn = plots.in_pairs(len(networks), 4.6, 3.5)
     for panel, ((dataset, body, width), own) in zip(drawn, networks, strict=True):
         for (head, *_), curve in records.groups(own[own[SIGMA] > LOWEST], "head", *KEYS):
             look = looks[head]
@@ -108,8 +101,6 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
     low, high = zip(*(panel.get_ylim() for panel in drawn), strict=True)
     for panel in drawn:
         panel.set_ylim(min(low), max(high))
-    for panel in spare:
-        panel.set_axis_off()
     plots.legend(canvas, {head: label(paper_study(), head) for head in looks}, looks)
     count = len(data[KEYS].drop_duplicates())
     note = f"{count} runs. Each run is a curve, in the colour of its output head; settings differ."

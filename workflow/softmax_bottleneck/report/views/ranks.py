@@ -13,6 +13,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -151,7 +152,7 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
     range (low, high) of test perplexities that the paper singles out. The published panel shades this range.
     """
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
-    has_published = bool((data["origin"] == PUBLISHED).any())
+    has_published = PUBLISHED in set(data["origin"])
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
@@ -176,13 +177,11 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
         plots.empty(axes, f"{title}: nothing to show")
         return
     slopes = sorted(set(points["k"].dropna()))
-    colours = dict(zip(slopes, sns.color_palette("flare", len(slopes)).as_hex(), strict=True)) or {
-        "": plots.LIGHT.muted
-    }
-    for k, colour in colours.items():
-        own = points[points["k"] == k] if k else points
+    shades = sns.color_palette("flare", len(slopes)).as_hex() if slopes else [plots.LIGHT.muted]
+    for k, colour in zip(slopes or [""], shades, strict=True):
+        own = points[points["k"] == k] if slopes else points
         look = plots.Style(colour, "o", "-").dot | {"mec": plots.LIGHT.paper, "mew": 0.7}
-        axes.plot(own[TEST_PPL], own[PRESS_RANK], label=f"k = {k:g}" if k else "", **look)
+        axes.plot(own[TEST_PPL], own[PRESS_RANK], label=f"k = {k:g}" if slopes else "", **look)
     axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
     axes.margins(0.12)
     axes.invert_xaxis()
@@ -198,8 +197,9 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
 
 
 # --- settings of a head (Figures 5 and 6) ---------------------------------------------------------------------------
-COLOURS_AND_MARKERS = ((plots.PALETTE["mos"], "o"), (plots.PALETTE["gss"], "s"))
-LOOKS: list[dict[str, Any]] = [{"color": colour, "marker": mark} for colour, mark in COLOURS_AND_MARKERS]  # in a panel
+LOOKS: list[dict[str, Any]] = [
+    {"color": plots.PALETTE[model], "marker": mark} for model, mark in (("mos", "o"), ("gss", "s"))
+]
 
 
 def sweep_figure(
@@ -305,6 +305,13 @@ def spectrum_figure(
     data, looks = _singular_values(source, panels), plots.styles(list(source.models))
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
+    def _tolerances(dataset: str) -> list[tuple[float, float]]:  # of Press, and largest values, of runs with a rank
+        names = [
+            (source.values(dataset, m, RANK_TOLERANCE, stage), source.values(dataset, m, SIGMA_MAX, stage))
+            for m in source.models
+        ]
+        return [(own[seed], scale[seed]) for own, scale in names for seed in own if seed in scale]
+
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         title, longest = plots.corpus_title(source, dataset), int(own["index"].max())
         for panel, side in zip(row, panels, strict=True):
@@ -318,17 +325,14 @@ def spectrum_figure(
             plots.curves(panel, own[own[y] > 0], "index", y, looks)
             panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=text)
             plots.log_y(panel)
-            tolerances = []  # of the Press rank, one per run with a measured rank
-            for model in source.models:
-                by_seed = source.values(dataset, model, RANK_TOLERANCE, stage)
-                scale = source.values(dataset, model, SIGMA_MAX, stage)
-                tolerances += [by_seed[s] / (scale[s] if side == "all" else 1) for s in by_seed if s in scale]
+            tolerances = [tolerance / (largest if side == "all" else 1) for tolerance, largest in _tolerances(dataset)]
+            tolerance = float(np.median(tolerances)) if tolerances else None
             if side == "all":  # far below the tolerance there is only rounding
-                panel.set_ylim((float(np.median(tolerances)) if tolerances else 1e-5) / 300, 1.5)
+                panel.set_ylim((tolerance or 1e-5) / 300, 1.5)
             panel.xaxis.set_major_formatter(plots.integer)
             panel.xaxis.set_major_locator(MaxNLocator(5))
-            if tolerances:
-                plots.level(panel, float(np.median(tolerances)), "Press tolerance", end="left")
+            if tolerance is not None:
+                plots.level(panel, tolerance, "Press tolerance", end="left")
 
     count = len(panels)
     return plots.by_corpus(source, data, (count, 4.7 if count > 1 else 7.0, 3.5), draw, has_legend=True)
@@ -491,11 +495,9 @@ def robustness_table(
     match = re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", "".join(drawn["condition"].iloc[:1]))
     contexts, dataset, model = match.groups() if match else ("0", "", "")
     same_matrix = int(contexts) == PAPER_SIZE and source.same(dataset, model)
-    missing: tuple[str, ...] = ("not drawn at this level",)
-    if drawn.empty:
-        needs = source.experiment.needs
-        gaps = [source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models]
-        missing = next(filter(None, gaps), (needs or "not drawn yet",))
+    gaps = (source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models)
+    undrawn = next(filter(None, gaps), (source.experiment.needs or "not drawn yet",))
+    missing = undrawn if drawn.empty else ("not drawn at this level",)
 
     def cell(step: str, metric: str) -> Cell:
         """Return the cell of a metric in the row `step`, such as `round 3` of rebuilding or the noise `c = 1e-20`.
@@ -504,24 +506,22 @@ def robustness_table(
         this prediction with the published Press rank, even if this study's own matrix is smaller.
         """
         predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
-        text = published.get((step, PRESS_RANK if predicts_paper else metric))
-        value = measured.get((step, metric))
-        is_error = metric == metrics.RECONSTRUCTION_ERROR
+        text, value = published.get((step, PRESS_RANK if predicts_paper else metric)), measured.get((step, metric))
         if value is None and text is None and len(drawn):
             return Cell(metric=metric, wanted=False)
-        return Cell(
-            measured=None if value is None or is_error else MeasuredCell(float(value)),
-            published=PublishedCell(text) if text else None,
-            metric=metric,
-            same=predicts_paper or same_matrix,
-            gaps=missing if value is None else (),
-            label=numbers.true_minus(f"{float(value):.2e}") if is_error and value is not None else "",
-        )
+        quoted = PublishedCell(text) if text else None
+        blank = Cell(published=quoted, metric=metric, same=predicts_paper or same_matrix)
+        if value is None:
+            return replace(blank, gaps=missing)
+        if metric == metrics.RECONSTRUCTION_ERROR:
+            return replace(blank, label=numbers.true_minus(f"{float(value):.2e}"))
+        return replace(blank, measured=MeasuredCell(float(value)))
 
-    where = source.dataset(dataset).title if dataset else ""
-    note = f"The matrix is that of {label(source.study, model)} on {where}: its first {int(contexts):,} test contexts."
-    title = "Ten singular values of a trained model"
-    yield section("synthetic", title, steps, columns, cell, note if dataset else "")
+    note = ""
+    if dataset:
+        where = f"{label(source.study, model)} on {source.dataset(dataset).title}"
+        note = f"The matrix is that of {where}: its first {int(contexts):,} test contexts."
+    yield section("synthetic", "Ten singular values of a trained model", steps, columns, cell, note)
 
 
 def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:

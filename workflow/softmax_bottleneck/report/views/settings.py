@@ -3,6 +3,7 @@
 They correspond to SM Tables 6 to 9 and Figure 1 of Parthiban et al. 2021 and to Figures 1 and 4 of Ganea et al. 2019.
 """
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -60,9 +61,8 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
         runs = source.runs(dataset, model)
         if not runs:
             return Cell(published=published, gaps=source.gaps(dataset, model, ()))
-        value: float | None = source.study.author_seeds.get((dataset, model))  # of the published single run
-        if setting != "seed":
-            value = runs[0].value(setting)
+        seed = source.study.author_seeds.get((dataset, model))  # of the published single run
+        value: float | None = seed if setting == "seed" else runs[0].value(setting)
         if value is None:  # the head has no such option, or the seed is not published
             return Cell(published=published, label="none")
         exponent = Decimal(f"{value:.12g}").normalize().as_tuple().exponent
@@ -108,15 +108,14 @@ def search_table(source: Source, *, settings: tuple[Setting, ...]) -> Iterator[S
         rows = {line.setting: line.label for line in settings} | counts
         yield source.section(dataset, rows, searches, partial(declared_cell, dataset))
     columns = source.experiment.columns
-    for dataset in source.datasets:
-        for entry in source.experiment.entries:
-            rows = {model: label(source.study, model) for model in source.study.searches[entry].members}
+    for dataset, entry in itertools.product(source.datasets, source.experiment.entries):
 
-            def cell(model: str, number: int, dataset: str = dataset) -> Cell:
-                return source.cell(dataset, model, columns[number])
+        def cell(model: str, number: int, dataset: str = dataset) -> Cell:
+            return source.cell(dataset, model, columns[number])
 
+        if rows := {model: label(source.study, model) for model in source.study.searches[entry].members}:
             section = source.section(dataset, rows, source.column_labels(columns), cell)
-            yield from [replace(section, title=f"{section.title}: runs of {entry}")] * bool(rows)
+            yield replace(section, title=f"{section.title}: runs of {entry}")
 
 
 # --- pointwise functions ---------------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
 from softmax_bottleneck.report import plots
-from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
+from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section
 from softmax_bottleneck.report.source import PUBLISHED, Source, read_published
 from softmax_bottleneck.statistics.correlations import win_matrix
+from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.study import Column, Run
 
 SIDES = ["measured", "published"]
@@ -40,7 +41,7 @@ def wordsim_table(source: Source, dataset: str) -> Section:
 
     def cell(benchmark: str, column: str) -> Cell:
         if column in (PAIRS, PAIRS_UNKNOWN):
-            return _coverage_cell(source, dataset, benchmark, column, counts)
+            return _coverage_cell(source, dataset, counts, benchmark, column)
         cell = source.cell(dataset, column, rho, benchmark)
         is_foreign = benchmark not in measured and source.dataset(dataset).kind == "language"
         return replace(cell, gaps=("not a benchmark of this language",)) if is_foreign else cell
@@ -54,11 +55,9 @@ def coverage_table(source: Source, dataset: str) -> Section:
 
     The columns count all pairs of the benchmark, and the pairs with a word that is not in the corpus's vocabulary.
     """
-    rows, counts = _benchmarks(source, dataset, PAIRS_UNKNOWN), _counts(source, dataset)
-    columns = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}
-    return source.section(
-        dataset, rows, columns, lambda row, metric: _coverage_cell(source, dataset, row, metric, counts)
-    )
+    columns, counts = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}, _counts(source, dataset)
+    cell = partial(_coverage_cell, source, dataset, counts)
+    return source.section(dataset, _benchmarks(source, dataset, PAIRS_UNKNOWN), columns, cell)
 
 
 def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
@@ -76,32 +75,28 @@ def _counts(source: Source, dataset: str) -> dict[tuple[str, str], float]:
     """Return {(PAIRS or PAIRS_UNKNOWN, benchmark): number}, from one run because all runs on a corpus have the same."""
     rows = source.records.rows
     rows = rows[(rows["dataset"] == dataset) & rows["metric"].isin((PAIRS, PAIRS_UNKNOWN))]
-    rows = rows.drop_duplicates(["metric", "condition"])
-    return dict(zip(zip(rows["metric"], rows["condition"], strict=True), rows["value"].astype(float), strict=True))
+    return dict(rows.groupby(["metric", "condition"])["value"].first().astype(float))
 
 
 def _coverage_cell(
-    source: Source, dataset: str, condition: str, metric: str, counts: Mapping[tuple[str, str], float]
+    source: Source, dataset: str, counts: Mapping[tuple[str, str], float], condition: str, metric: str
 ) -> Cell:
     """Return the cell with a number of word pairs.
 
     Args:
         dataset: the corpus, whose vocabulary decides which words are unknown.
+        counts: the measured numbers (`_counts`).
         condition: the benchmark as `benchmark=<name>`.
         metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
-        counts: the measured numbers (`_counts`).
     """
     count, size = counts.get((metric, condition)), source.dataset(dataset).vocabulary_size
     corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
-    is_cut = count is not None and size is not None and metric == PAIRS_UNKNOWN
-    return Cell(
-        measured=None if count is None else MeasuredCell(count),
-        published=source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"}),
-        metric=metric,
-        same=source.is_published(dataset),
-        gaps=("not counted for this corpus",) if count is None else (),
-        note=f"vocabulary cut to {size:,} words" if is_cut else "",
-    )
+    published = source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"})
+    blank = Cell(published=published, metric=metric, same=source.is_published(dataset))
+    if count is None:
+        return replace(blank, gaps=("not counted for this corpus",))
+    is_cut = size is not None and metric == PAIRS_UNKNOWN
+    return replace(blank, measured=MeasuredCell(count), note=f"vocabulary cut to {size:,} words" if is_cut else "")
 
 
 def wins_figure(source: Source) -> plots.Drawing:
@@ -112,10 +107,11 @@ def wins_figure(source: Source) -> plots.Drawing:
     """
     rows = []
     for dataset in source.corpora:
-        conditions, rhos = source.records.conditions(SPEARMAN, dataset), dict[str, dict[str, float | None]]()
-        for model in source.rows:
-            means = {name: mean_of(source.values(dataset, model, SPEARMAN, name).values()) for name in conditions}
-            rhos[model] = {name: mean.mean if mean else None for name, mean in means.items()}
+        conditions = source.records.conditions(SPEARMAN, dataset)
+        every = {
+            model: {c: source.values(dataset, model, SPEARMAN, c).values() for c in conditions} for model in source.rows
+        }
+        rhos = {model: {c: Summary.of(values).mean for c, values in own.items()} for model, own in every.items()}
         for model, counts in win_matrix(rhos).items():
             for other, count in counts.items():
                 over = {"condition": rf"wins over {re.escape(other)}(?:;|$)"}
@@ -196,12 +192,9 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
     out. The published positions are those that the file CONTEXTS lists for the corpus. The list of all positions has
     those with predictions first, then the other published ones.
     """
-    measured = {
-        model: own
-        for model in source.models
-        for run in source.runs(dataset, model)[:1]
-        if (own := {shown.place: shown for shown in predictions(source.records, run)})
-    }
+    first = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
+    found = {model: {one.place: one for one in predictions(source.records, run)} for model, run in first.items()}
+    measured = {model: own for model, own in found.items() if own}
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
     columns = (rows[key] for key in ("group", "context", "true_next_token"))
