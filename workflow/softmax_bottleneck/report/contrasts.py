@@ -284,12 +284,16 @@ class Contrast:
         return self.model.choice.tried == self.baseline.choice.tried
 
     @property
+    def is_tuned(self) -> bool:
+        """True if both learning rates lie inside their grids."""
+        return self.model.choice.is_interior and self.baseline.choice.is_interior
+
+    @property
     def rates(self) -> str:
         """The learning rates as text, such as `best of {20}: 20 and {10, 20}: 10, not bracketed`."""
         choices = (self.model.choice, self.baseline.choice)
         shown = [f"{{{', '.join(f'{rate:g}' for rate in one.tried)}}}: {one.value:g}" for one in choices]
-        is_tuned = all(one.is_interior for one in choices)
-        return f"best of {' and '.join(shown)}, {'bracketed' if is_tuned else 'not bracketed'}"
+        return f"best of {' and '.join(shown)}, {'bracketed' if self.is_tuned else 'not bracketed'}"
 
     @property
     def n(self) -> tuple[int, int]:

@@ -197,9 +197,8 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
 
 
 # --- settings of a head (Figures 5 and 6) ---------------------------------------------------------------------------
-LOOKS: list[dict[str, Any]] = [
-    {"color": plots.PALETTE[model], "marker": mark} for model, mark in (("mos", "o"), ("gss", "s"))
-]
+COLOURS_AND_MARKERS = ((plots.PALETTE["mos"], "o"), (plots.PALETTE["gss"], "s"))
+LOOKS: list[dict[str, Any]] = [{"color": colour, "marker": mark} for colour, mark in COLOURS_AND_MARKERS]  # in a panel
 
 
 def sweep_figure(
@@ -305,12 +304,13 @@ def spectrum_figure(
     data, looks = _singular_values(source, panels), plots.styles(list(source.models))
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
-    def _tolerances(dataset: str) -> list[tuple[float, float]]:  # of Press, and largest values, of runs with a rank
-        names = [
-            (source.values(dataset, m, RANK_TOLERANCE, stage), source.values(dataset, m, SIGMA_MAX, stage))
-            for m in source.models
-        ]
-        return [(own[seed], scale[seed]) for own, scale in names for seed in own if seed in scale]
+    def tolerances_of(dataset: str) -> list[tuple[float, float]]:
+        """Return (Press tolerance, largest singular value) of every run with a measured rank."""
+        tolerance, largest = (
+            {model: source.values(dataset, model, name, stage) for model in source.models}
+            for name in (RANK_TOLERANCE, SIGMA_MAX)
+        )
+        return [(own[s], largest[model][s]) for model, own in tolerance.items() for s in own if s in largest[model]]
 
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         title, longest = plots.corpus_title(source, dataset), int(own["index"].max())
@@ -325,7 +325,9 @@ def spectrum_figure(
             plots.curves(panel, own[own[y] > 0], "index", y, looks)
             panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=text)
             plots.log_y(panel)
-            tolerances = [tolerance / (largest if side == "all" else 1) for tolerance, largest in _tolerances(dataset)]
+            tolerances = [
+                tolerance / (largest if side == "all" else 1) for tolerance, largest in tolerances_of(dataset)
+            ]
             tolerance = float(np.median(tolerances)) if tolerances else None
             if side == "all":  # far below the tolerance there is only rounding
                 panel.set_ylim((tolerance or 1e-5) / 300, 1.5)
