@@ -26,7 +26,7 @@ $(error CONFIG=$(CONFIG): no such file; studies are $(filter-out %.example.yaml,
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help env models reproduce new-study report report-zip crate check-crate findings plan verify repair doctor slurm test test-all slurm-test triton-test soak bench lint format clean
+.PHONY: help env models reproduce new-study report report-zip crate check-crate findings plan verify repair doctor slurm test test-all slurm-test triton-test bench lint format clean
 
 help:  ## list the targets
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
@@ -113,9 +113,6 @@ $(VENV)/models/.ready: envs/models.lock | env
 
 bench: env  ## measure speed and memory; write benchmarks/results/cpu.json (BENCH=--quick: a short trial, writes nothing)
 	python benchmarks/cpu.py $(BENCH)
-
-soak: env  ## kill runs and corrupt files hundreds of times (hours); write benchmarks/results/soak.json
-	PYTHONPATH=workflow:tests OPENBLAS_NUM_THREADS=1 exec python -P benchmarks/soak.py $(SOAK)
 
 lint: env  ## check style, types and import layers
 	ruff check .

@@ -16,7 +16,6 @@ import cpu  # noqa: E402
 import gpu  # noqa: E402
 import plain  # noqa: E402
 import rank_engine  # noqa: E402
-import soak  # noqa: E402
 import timing  # noqa: E402
 
 NAMES = tuple(cases.cases())
@@ -119,11 +118,3 @@ def test_the_gpu_pieces_run_in_small_on_a_cpu() -> None:
     for name in kinds.values():
         result = gpu.measured(gpu.pieces()[name], place)
         assert result["problem"] is None and result["rows"], (name, result)
-
-
-@pytest.mark.parametrize(
-    ("counter", "share"), [("kills", 0.005), pytest.param("corruptions", 0.01, marks=pytest.mark.tier2)]
-)
-def test_every_promise_that_is_counted_holds(counter: str, share: float, tmp_path: Path) -> None:
-    (found,) = soak.soak(share, [counter], tmp_path.resolve())
-    assert found.failures == [] and found.held == found.tried > 0

@@ -65,7 +65,7 @@ def steps_of(path: Path) -> int:
 @pytest.mark.parametrize("save_interval_s", [0.0, 300.0])
 def test_killed_at_any_step_it_ends_the_same(kind, alone, tmp_path, save_interval_s):
     assert 10 <= alone.steps <= 50
-    for step in range(int(save_interval_s == 0), alone.steps, 4 if save_interval_s == 0 else 9):  # others: `make soak`
+    for step in range(int(save_interval_s == 0), alone.steps, 4 if save_interval_s == 0 else 9):
         killed(kind, tmp_path / str(step), step, save_interval_s)
         ends_the_same(kind, tmp_path / str(step), alone)
 
