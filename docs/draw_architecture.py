@@ -199,9 +199,8 @@ def metrics() -> str:
 
 
 def _metric(metric: Metric) -> str:
-    better = {True: "smaller", False: "larger", None: ""}[metric.smaller_is_better]
     label = metric.label.format("*")
-    return f"| `{metric.name}` | {label} | {metric.unit} | {metric.digits} | {better} | {metric.definition} |"
+    return f"| `{metric.name}` | {label} | {metric.unit} | {metric.digits} | {metric.better} | {metric.definition} |"
 
 
 def main() -> int:

@@ -32,7 +32,7 @@ def test_a_parameter_at_the_end_of_a_name_is_read() -> None:
     assert metrics.find("rank_eff_1e-3").label == "Effective rank, ε = 10⁻³"
     assert metrics.find("hit_rate_5").label == "True word among the first 5"
     gain = metrics.find("test_ppl_gain_vs_softmax")
-    assert gain.step == "render" and "than that of softmax" in gain.definition and gain.smaller_is_better is False
+    assert gain.step == "render" and "than that of softmax" in gain.definition and gain.better == "larger"
     assert metrics.find("test_ppl").file == "measure.json"
     assert metrics.find("test_ppl", "dynamic").file == "dynamic.json"
     assert metrics.find("p_value", "dynamic").step == "render"

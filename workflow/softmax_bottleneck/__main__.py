@@ -45,9 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(line, file=sys.stderr, flush=True)
         if args.log is not None:
             with suppress(OSError):  # the results raise their own error if the disk fails
-                args.log.parent.mkdir(parents=True, exist_ok=True)
-                with args.log.open("a", encoding="utf-8") as file:
-                    file.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
+                artefacts.append_line(args.log, f"{time.strftime('%H:%M:%S')}  {line}")
 
     subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit", "choice") if key in args), "")
     note(args.step, subject)
@@ -91,10 +89,8 @@ def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None
         return f"{problem}; {advice}, then repeat the command: finished work is kept", EXIT_DISK
     if isinstance(error, NotFiniteError):
         return f"{step}: {error}", errors.DataError.exit_code
-    known = error if isinstance(error, errors.ExpectedError) else None
-    if isinstance(error, MemoryError | RuntimeError):
-        known = as_out_of_memory_error(error, step)
-    return (str(known), known.exit_code) if known else None
+    known = as_out_of_memory_error(error, step) or error
+    return (str(known), known.exit_code) if isinstance(known, errors.ExpectedError) else None
 
 
 def _study(args: argparse.Namespace) -> Study:

@@ -34,6 +34,7 @@ SAFETENSORS_TYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32", "F6
 FLOAT_TYPES = ("float16", "float32", "float64")
 ARRAYS = ("hidden", "weight", "log_probs")  # options that name arrays, besides `bias`
 SOURCES = ("hidden weight", "log_probs", "model text", "weight weights_only")
+EXPECTED = "hidden and weight (optionally bias, head, targets); log_probs; model and text; weight and weights_only"
 Files = tuple[schema.Line, ...]
 
 
@@ -81,10 +82,7 @@ class Request:
         """
         sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
         if sources not in SOURCES:
-            raise ValueError(
-                f"got {sources or 'no input'}. Expected one of: hidden and weight (optionally bias, head, targets);"
-                " log_probs; model and text; weight and weights_only"
-            )
+            raise ValueError(f"got {sources or 'no input'}. Expected one of: {EXPECTED}")
         if sources != "hidden weight" and (self.bias or self.targets or self.head != "softmax"):
             raise ValueError(f"bias, head and targets need hidden and weight (got {sources}); leave them out")
 
@@ -186,10 +184,9 @@ class Shard:
         limit = min(LARGEST, float(np.finfo(rows_NC.dtype).max))
         if not (rows_NC.min() >= -limit and rows_NC.max() <= limit):  # false for nan
             row, column = np.argwhere(~(np.abs(rows_NC) <= limit))[0]
-            raise DataError(
-                f"{self.label}: row {row}, column {column} is {rows_NC[row, column]}: a rank needs finite numbers up to"
-                f" {LARGEST:g}. Export it again (log-probabilities: log_softmax, not log of softmax)"
-            )
+            problem = f"row {row}, column {column} is {rows_NC[row, column]}"
+            advice = "Export it again (log-probabilities: log_softmax, not log of softmax)"
+            raise DataError(f"{self.label}: {problem}: a rank needs finite numbers up to {LARGEST:g}. {advice}")
         return rows_NC
 
 
@@ -226,10 +223,8 @@ def find(patterns: Sequence[str], key: str) -> list[Shard]:
                 raise DataError(f"{key}: {shard.label} has shape {shard.shape}. Expected numbers in it")
             shards.append(shard)
             if shard.columns != shards[0].columns:
-                raise DataError(
-                    f"{key}: {shards[0].label} has shape {shards[0].shape} and {shard.label} {shard.shape}."
-                    " Expected the same last axis in all shards"
-                )
+                problem = f"{shards[0].label} has shape {shards[0].shape} and {shard.label} {shard.shape}"
+                raise DataError(f"{key}: {problem}. Expected the same last axis in all shards")
     return shards
 
 

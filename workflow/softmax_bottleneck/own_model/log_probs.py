@@ -93,10 +93,9 @@ class LoadedLayer:
         scores_RC = logits_RC if self.pointwise is None else self.pointwise(logits_RC)
         if not np.isfinite(scores_RC).all():
             row = (rows.start or 0) + np.argwhere(~np.isfinite(scores_RC))[0][0]
-            raise DataError(
-                f"hidden: row {row} gives logits that overflow {self.hidden_ND.dtype}: are hidden states and weight of"
-                " one model? If so, export both in float64"
-            )
+            problem = f"row {row} gives logits that overflow {self.hidden_ND.dtype}"
+            fix = "are hidden states and weight of one model? If so, export both in float64"
+            raise DataError(f"hidden: {problem}: {fix}")
         return scores_RC
 
     @cached_property
@@ -163,14 +162,13 @@ class Layer:
         self._hidden, self._weight, self._bias = hidden, weight, bias
         if weight[0].columns != self.width:
             hint = ": is it transposed?" if weight[0].shape[0] == self.width else ""
-            raise DataError(
-                f"hidden states of {hidden[0].label} have shape {hidden[0].shape} and the weight {weight[0].label}"
-                f" {weight[0].shape}. Expected weight [words, {self.width}]{hint}"
+            shapes = (
+                f"{hidden[0].label} have shape {hidden[0].shape} and the weight {weight[0].label} {weight[0].shape}"
             )
+            raise DataError(f"hidden states of {shapes}. Expected weight [words, {self.width}]{hint}")
         if bias and math.prod(bias[0].shape) != self.n:
-            raise DataError(
-                f"bias {bias[0].label} has shape {bias[0].shape} beside {self.n} words. Expected ({self.n},)"
-            )
+            problem = f"has shape {bias[0].shape} beside {self.n} words"
+            raise DataError(f"bias {bias[0].label} {problem}. Expected ({self.n},)")
         self.pointwise = None if head == "softmax" else _pointwise(head, options)
 
     def bytes_needed(self) -> int:
@@ -238,10 +236,8 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
     except UserError:
         module = None
     if module is None or module.state_dict():
-        raise UserError(
-            f"head {name}: has weights of its own. Write its log-probabilities (head.log_probs) in shards and give"
-            " those as log_probs"
-        )
+        fix = "Write its log-probabilities (head.log_probs) in shards and give those as log_probs"
+        raise UserError(f"head {name}: has weights of its own. {fix}")
 
     @torch.inference_mode()
     def pointwise(logits_RC: Floats) -> Floats:
@@ -344,11 +340,9 @@ class StoredLogProbs(OutputMatrix):
             log_sum_R = _log_sums(rows_RV[rows], self._base)
             worst = int(np.abs(log_sum_R).argmax())
             if abs(log_sum_R[worst]) > SUM_TOLERANCE:
-                raise DataError(
-                    f"log_probs: row {rows.start + worst}, counted from {shard.label}: its probabilities add up to"
-                    f" {math.exp(min(log_sum_R[worst], 700)):.6g}, expected 1 ± {SUM_TOLERANCE:g}; are"
-                    " these logits? Export log_softmax of them"
-                )
+                total = f"{math.exp(min(log_sum_R[worst], 700)):.6g}, expected 1 ± {SUM_TOLERANCE:g}"
+                problem = f"row {rows.start + worst}, counted from {shard.label}: its probabilities add up to {total}"
+                raise DataError(f"log_probs: {problem}; are these logits? Export log_softmax of them")
         if self._base != math.e:
             rows_RV *= math.log(self._base)
 
@@ -397,10 +391,9 @@ def open_log_probs(request: inputs.Request) -> LogProbs:
         files = inputs.find(request.log_probs, "log_probs")
         for shard in files:
             if shard.dtype in ("float16", "bfloat16"):
-                raise DataError(
-                    f"log_probs: {shard.label}: numbers are {shard.dtype}, whose rounding would be counted as rank."
-                    " Export float32, or hidden states and weights (in any precision)"
-                )
+                problem = f"numbers are {shard.dtype}, whose rounding would be counted as rank"
+                fix = "Export float32, or hidden states and weights (in any precision)"
+                raise DataError(f"log_probs: {shard.label}: {problem}. {fix}")
         return StoredLogProbs(files)
     weight = inputs.find(request.weight, "weight")
     if request.weights_only:

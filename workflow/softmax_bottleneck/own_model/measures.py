@@ -153,10 +153,8 @@ def read_targets(path: str, contexts: int, words: int) -> NDArray[np.int64]:
         if not len(wrong):
             return target_N
         problem = f"entry {wrong[0]} is {stored_N[wrong[0]]}"
-    raise DataError(
-        f"targets: {path}: {problem}. Expected whole numbers from -1 (no next word) to {words - 1}, one for each of the"
-        f" {contexts} contexts"
-    )
+    expected = f"whole numbers from -1 (no next word) to {words - 1}, one for each of the {contexts} contexts"
+    raise DataError(f"targets: {path}: {problem}. Expected {expected}")
 
 
 def _gradients(layer: log_probs.LoadedLayer, target_N: NDArray[np.int64]) -> Iterator[Floats]:

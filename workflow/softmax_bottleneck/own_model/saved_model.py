@@ -84,10 +84,9 @@ class OutputRule:
         distance = float(np.abs(self.logits(plain_RV) - logits_RV).max())
         largest = float(np.abs(logits_RV).max())
         if not distance <= TOLERANCE * max(largest, 1.0):
-            raise UserError(
-                f"{path}: its logits are not W h + b, scaled W h + b or soft-capped W h + b: the closest of these"
-                f" differs by {distance:.3g} (largest logit {largest:.3g}); {ADVICE}"
-            )
+            problem = "its logits are not W h + b, scaled W h + b or soft-capped W h + b"
+            closest = f"the closest of these differs by {distance:.3g} (largest logit {largest:.3g})"
+            raise UserError(f"{path}: {problem}: {closest}; {ADVICE}")
 
 
 @dataclass(frozen=True)

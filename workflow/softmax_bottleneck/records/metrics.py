@@ -32,7 +32,6 @@ P_VALUE, P_VALUE_WELCH, PEARSON = "p_value", "p_value_welch", "pearson_r"
 GAIN, REDUCTION = "_gain_vs_", "_reduction_pct"  # of another metric: `<metric>_gain_vs_<model>`
 
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-BETTER = {"smaller": True, "larger": False, None: None}  # value of `better` -> whether smaller is better
 
 
 @dataclass(frozen=True)
@@ -43,22 +42,22 @@ class Metric:
         name: name in the records, in report/published and in the columns of experiments. In the catalogue, `*` at its
             end stands for a parameter.
         label: heading of a column of a table. In the catalogue, `{}` stands for the parameter.
-        unit: unit of the values; empty for a plain number.
-        digits: number of decimals that are printed.
-        smaller_is_better: True or False; None if neither smaller nor larger values are better.
         definition: how the metric is computed, with its source.
         step: step that computes the metric, such as `measure`.
         file: name of the file to which the step writes the metric, in the folder of the run or of the study.
+        unit: unit of the values; empty for a plain number.
+        digits: number of decimals that are printed.
+        better: `smaller` or `larger`; empty if neither smaller nor larger values are better.
     """
 
     name: str
     label: str
-    unit: str
-    digits: int
-    smaller_is_better: bool | None
     definition: str
     step: str
     file: str
+    unit: str = ""
+    digits: int = 0
+    better: str = ""
 
     @property
     def words(self) -> str:
@@ -75,16 +74,7 @@ def catalogue() -> Mapping[str, Metric]:
     """Return {name: metric} of all metrics of report/metrics.yaml; a name may end in `*` (see `Metric`)."""
     steps = yaml.safe_load((ROOT / "report" / "metrics.yaml").read_text(encoding="utf-8"))
     return {
-        name: Metric(
-            name=name,
-            label=entry["label"],
-            unit=entry.get("unit", ""),
-            digits=entry.get("digits", 0),
-            smaller_is_better=BETTER[entry.get("better")],
-            definition=entry["definition"],
-            step=step["step"],
-            file=step["file"],
-        )
+        name: Metric(name=name, step=step["step"], file=step["file"], **entry)
         for step in steps
         for name, entry in step["metrics"].items()
     }
@@ -117,7 +107,8 @@ def find(name: str, stage: str = "") -> Metric:
         if is_derived:
             of = find(base, stage)
             words = f"{words} {model or 'the baseline'}; {of.words}: {of.definition}"
-            return Metric(name, f"{of.label}, {label}", "", of.digits, False, words, "render", "tables/")
+            made = {"label": f"{of.label}, {label}", "definition": words, "step": "render", "file": "tables/"}
+            return Metric(name=name, **made, digits=of.digits, better="larger")
     metric = next((metric for pattern, metric in catalogue().items() if fnmatchcase(name, pattern)), None)
     if metric is None:
         raise UserError(f"unknown metric {name!r}{did_you_mean(name, list(catalogue()))}")

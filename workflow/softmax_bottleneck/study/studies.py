@@ -6,9 +6,9 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -309,7 +309,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         UserError: the file cannot be read, a key is unknown or missing, a value is not allowed, or one model is
             evaluated dynamically on one corpus both with and without finetuning.
     """
-    given, where, near = dict(overrides or {}), str(file), file.resolve().parent
+    given, where = dict(overrides or {}), str(file)
     is_complete = given.keys() >= study_file.REQUIRED
     try:
         declared = read(StudyFile, given if is_complete else study_file.read_values(file) | given, where)
@@ -318,48 +318,29 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         if is_complete or not any(place.startswith((f"{key}:", f"{key}.", f"unknown key {key!r}")) for key in given):
             raise
         raise UserError(f"--set or --config: {place}") from None
-    datasets = {name: load_dataset(name, near) for name in declared.datasets}
-    for name, dataset in datasets.items():
-        if dataset.kind == "benchmarks":
-            raise UserError(f"{where}: datasets: {name!r} holds benchmarks, not text to train on")
-    families = study_file.models_of(declared.models, declared.datasets, where)
-    members = {model.name: [model.name] for models in families.values() for model in models}
-    members |= {entry: [model.name for model in models] for entry, models in families.items()}
-    _check_names(declared, members, where)
-    execution = {key: getattr(declared, key) for key in ("threads", "device", "deterministic")}
-    plan = partial(_plan, declared, execution=execution | {"graphs": declared.graphs}, where=where)
     store = store or Store()
-    choices = store.study_folder(declared.study) / "choices"
-    labels = {model.name: model.label for models in families.values() for model in models}
+    plan = _Planner(declared, file, store.study_folder(declared.study) / "choices")
     planned: dict[tuple[str, str], Planned] = {}
     tuned: list[TunedModel] = []
-    for dataset, (name, models) in itertools.product(datasets.values(), families.items()):
+    for dataset, (name, models) in itertools.product(plan.datasets.values(), plan.families.items()):
         entry = declared.models[name]
-        for model in models if dataset.name in (entry.datasets or datasets) else ():
-            planned[dataset.name, model.name] = plan(dataset, model)
+        for model in models if dataset.name in (entry.datasets or plan.datasets) else ():
+            planned[dataset.name, model.name] = plan.model(dataset, model)
             if declared.tuning and not entry.grid:
-                found, trial_labels = _tuned(declared.tuning, dataset, model, plan, choices, where)
-                tuned.append(found)
-                labels |= trial_labels
-                point = found.choice["chosen"] if found.choice else None
-                chosen = dataclasses.replace(model, entry=study_file.at_point(model.entry, point or {}, where))
-                runs, author, stages = plan(dataset, chosen)
-                planned[dataset.name, model.name] = (runs if found.choice else [], author, stages)
-    searches = {name: (entry.grid, list(members[name])) for name, entry in declared.models.items() if entry.grid}
-    for one in tuned:
+                search, planned[dataset.name, model.name] = plan.search(declared.tuning, dataset, model)
+                tuned.append(search)
+    searches = {name: (entry.grid, list(plan.members[name])) for name, entry in declared.models.items() if entry.grid}
+    for search in tuned:
         grid = declared.tuning.grid if declared.tuning else {}
-        searches.setdefault(one.key[1], (grid, []))[1].extend(run.model for run in one.runs)
-    resolver = _ExperimentResolver(declared, datasets, members, near, where)
+        searches.setdefault(search.key[1], (grid, []))[1].extend(run.model for run in search.runs)
     study = Study(
         name=declared.study,
         file=file,
         store=store,
         mirror=Path(declared.mirror).expanduser() if declared.mirror else None,
-        datasets=datasets,
-        labels=labels,
-        experiments=tuple(
-            resolver.resolve(name, changes or ExperimentChanges()) for name, changes in declared.experiments.items()
-        ),
+        datasets=plan.datasets,
+        labels=plan.labels,
+        experiments=tuple(itertools.starmap(plan.experiment, declared.experiments.items())),
         runs=_with_duplicates(run for runs, _, _ in planned.values() for run in runs),
         searches={
             name: Search(grid, math.prod(map(len, grid.values())), tuple(dict.fromkeys(trials)))
@@ -367,58 +348,16 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
         },
         author_seeds={key: seed for key, (_, seed, _) in planned.items() if seed is not None},
         stages={key: stages for key, (_, _, stages) in planned.items()},
-        fits={name: units_of(name, plan, execution, f"{where}: fits.{name}") for name, plan in declared.fits.items()},
-        fit_labels={name: plan.labels for name, plan in declared.fits.items()},
+        fits={
+            name: units_of(name, fits, plan.execution, f"{where}: fits.{name}") for name, fits in declared.fits.items()
+        },
+        fit_labels={name: fits.labels for name, fits in declared.fits.items()},
         tuned=tuple(tuned),
         overrides=given,
         **{key: getattr(declared, key) for key in UNCHANGED},
     )
     _check_evaluations(study)
     return study
-
-
-def _tuned(
-    tuning: Tuning,
-    dataset: Dataset,
-    model: study_file.Model,
-    plan: Callable[[Dataset, study_file.Model], Planned],
-    choices: Path,
-    where: str,
-) -> tuple[TunedModel, dict[str, str]]:
-    """Return the search for the settings of a model on a corpus, and {name: label} of its trials.
-
-    Args:
-        tuning: the search as the study declares it.
-        dataset, model: the corpus and the model.
-        plan: function that returns the runs of a model on a corpus (`_plan`).
-        choices: folder of the choices made by now, which say what follows the first round.
-        where: the study's file, for error messages.
-
-    Raises:
-        UserError: a value of the grid is not allowed, or a seed of the search is one of the model's own.
-    """
-    place = f"{where}: models.{model.name}: tuning"
-    labels: dict[str, str] = {}
-
-    def trial(point: Point) -> Trial:
-        member = study_file.member(model, point, place)
-        labels[member.name] = member.label
-        searching = dataclasses.replace(member, entry=dataclasses.replace(member.entry, seeds=tuning.seeds))
-        runs = tuple(plan(dataset, searching)[0])
-        return Trial({setting: runs[0].value(setting) for setting in point}, runs)
-
-    points = [dict(zip(tuning.grid, values, strict=True)) for values in itertools.product(*tuning.grid.values())]
-    expected = plan(dataset, dataclasses.replace(model, entry=study_file.at_point(model.entry, points[0], place)))[0]
-    if shared := sorted({run.seed for run in expected}.intersection(tuning.seeds)):
-        raise UserError(f"{where}: tuning.seeds: seed {shared[0]} also trains {model.name!r} for the comparison")
-    trials, rounds, choice = list(map(trial, points)), list[Round](), None
-    while True:
-        rounds.append(Round(dataset.name, model.name, tuple(trials)))
-        file = choices / f"{rounds[-1].path}.json"
-        choice = artefacts.read_json(file) if artefacts.is_sound(file) else None
-        if not choice or not choice["following"]:
-            return TunedModel(tuple(rounds), choice, tuple(expected)), labels
-        trials += map(trial, choice["following"])
 
 
 def _check_evaluations(study: Study) -> None:
@@ -463,40 +402,6 @@ class _Settings:
     schedule: Schedule
 
 
-def _plan(
-    declared: StudyFile, dataset: Dataset, model: study_file.Model, execution: Mapping[str, Any], where: str
-) -> Planned:
-    """Return (runs, author_seed, stages) of a model on a dataset.
-
-    `author_seed` is the seed of the authors' published run, or None. `stages` has the settings of finetuning and
-    dynamic evaluation. Layers of settings are applied in order; the model's own `body` and `schedule` come last.
-    `execution` is {name: value} of the study's settings `threads`, `device`, `deterministic` and `graphs`. Error
-    messages begin with `where`.
-    """
-    entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
-    for layer in (*declared.settings, study_file.Layer(body=entry.body, schedule=entry.schedule)):
-        when = layer.when
-        is_here = when.dataset is None or dataset.name in when.dataset
-        if is_here and (when.model is None or model.inherits_from.intersection(when.model)):
-            for part in PARTS:
-                merged[part] |= getattr(layer, part)
-            author = author if layer.author_seed is None else layer.author_seed
-    where, body = f"{where}: models.{model.name}", merged["body"]
-    if body.get("context_size") is None:
-        body["context_size"] = body.get("embedding_size", 1)  # an absent embedding_size is an error below
-    settings = read(_Settings, {"body": body, "schedule": merged["schedule"]}, where)
-    head = Head.of(merged["head"] | entry.head, where)
-    choice = entry.seeds or "all"
-    given = (author, *declared.seeds) if isinstance(choice, str) else choice
-    seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
-    common = (dataset.name, model.name, head, settings.body, settings.schedule)
-    runs = [Run(*common, seed, dataset.identity, **execution) for seed in (seeds[:1] if choice == "author" else seeds)]
-    stages = Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"])
-    if problem := stages.dynamic.unsuitable_rates:
-        raise UserError(f"{where}: {problem}")
-    return runs, author, stages
-
-
 def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Return the runs; if an earlier model has an equal run, set the run's `duplicate_of` to the name of that model.
 
@@ -511,40 +416,117 @@ def _with_duplicates(runs: Iterable[Run]) -> tuple[Run, ...]:
     return tuple(all_runs)
 
 
-@dataclass(frozen=True)
-class _ExperimentResolver:
-    """The rules by which a study selects models and datasets for each of its experiments.
+class _Planner:
+    """The rules by which the runs, searches, fits and experiments of a study follow from its file.
+
+    Args:
+        declared: the study's YAML.
+        file: the YAML file. Its folder is searched first for datasets and experiments.
+        choices: folder of the choices made by now, which say what follows the first round of a search.
 
     Attributes:
-        declared: the study's YAML.
         datasets: the study's datasets by name.
+        families: {name of an entry under `models`: its models}.
         members: {name: the names of the models that it stands for}. A model stands for itself, such as
             `{"mos": ["mos"]}`. A grid stands for all its models.
-        near: the folder in which the study's own datasets and experiments are searched first.
-        where: the study's file, for error messages.
+        labels: {model: label in tables and figures}. The method `search` adds the points of searches.
+
+    Raises:
+        UserError: a dataset is unknown or holds benchmarks, or a model or a layer of settings is not valid.
     """
 
-    declared: StudyFile
-    datasets: Mapping[str, Dataset]
-    members: Mapping[str, list[str]]
-    near: Path
-    where: str
+    def __init__(self, declared: StudyFile, file: Path, choices: Path) -> None:
+        self.declared, self.where, self.near, self.choices = declared, str(file), file.resolve().parent, choices
+        self.datasets = {name: load_dataset(name, self.near) for name in declared.datasets}
+        for name, dataset in self.datasets.items():
+            if dataset.kind == "benchmarks":
+                raise UserError(f"{self.where}: datasets: {name!r} holds benchmarks, not text to train on")
+        self.families = study_file.models_of(declared.models, declared.datasets, self.where)
+        models = [model for family in self.families.values() for model in family]
+        self.members = {model.name: [model.name] for model in models}
+        self.members |= {entry: [model.name for model in family] for entry, family in self.families.items()}
+        self.labels = {model.name: model.label for model in models}
+        self.execution = {key: getattr(declared, key) for key in ("threads", "device", "deterministic")}
+        _check_names(declared, self.members, self.where)
 
-    def resolve(self, name: str, changes: ExperimentChanges) -> Experiment:
+    def model(self, dataset: Dataset, model: study_file.Model) -> Planned:
+        """Return (runs, author_seed, stages) of a model on a dataset.
+
+        `author_seed` is the seed of the authors' published run, or None. `stages` has the settings of finetuning and
+        dynamic evaluation. Layers of settings are applied in order; the model's own `body` and `schedule` come last.
+        """
+        entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
+        for layer in (*self.declared.settings, study_file.Layer(body=entry.body, schedule=entry.schedule)):
+            when = layer.when
+            is_here = when.dataset is None or dataset.name in when.dataset
+            if is_here and (when.model is None or model.inherits_from.intersection(when.model)):
+                for part in PARTS:
+                    merged[part] |= getattr(layer, part)
+                author = author if layer.author_seed is None else layer.author_seed
+        where, body = f"{self.where}: models.{model.name}", merged["body"]
+        if body.get("context_size") is None:
+            body["context_size"] = body.get("embedding_size", 1)  # an absent embedding_size is an error below
+        settings = read(_Settings, {"body": body, "schedule": merged["schedule"]}, where)
+        head = Head.of(merged["head"] | entry.head, where)
+        choice = entry.seeds or "all"
+        given = (author, *self.declared.seeds) if isinstance(choice, str) else choice
+        seeds = list(dict.fromkeys(seed for seed in given if seed is not None))
+        first = Run(dataset.name, model.name, head, settings.body, settings.schedule, seeds[0], dataset.identity,
+                    graphs=self.declared.graphs, **self.execution)  # fmt: skip
+        runs = [dataclasses.replace(first, seed=seed) for seed in (seeds[:1] if choice == "author" else seeds)]
+        stages = Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"])
+        if problem := stages.dynamic.unsuitable_rates:
+            raise UserError(f"{where}: {problem}")
+        return runs, author, stages
+
+    def search(self, tuning: Tuning, dataset: Dataset, model: study_file.Model) -> tuple[TunedModel, Planned]:
+        """Return the search for the settings of a model on a corpus, and what follows it (see `model`).
+
+        No run follows before the search has ended with a choice.
+
+        Raises:
+            UserError: a value of the grid is not allowed, or a seed of the search is one of the model's own.
+        """
+        place = f"{self.where}: models.{model.name}: tuning"
+
+        def trial(point: Point) -> Trial:
+            member = study_file.member(model, point, place)
+            self.labels[member.name] = member.label
+            searching = dataclasses.replace(member, entry=dataclasses.replace(member.entry, seeds=tuning.seeds))
+            runs = tuple(self.model(dataset, searching)[0])
+            return Trial({setting: runs[0].value(setting) for setting in point}, runs)
+
+        points = [dict(zip(tuning.grid, values, strict=True)) for values in itertools.product(*tuning.grid.values())]
+        expected = self.model(dataset, study_file.at_point(model, points[0], place))[0]
+        if shared := sorted({run.seed for run in expected}.intersection(tuning.seeds)):
+            problem = f"seed {shared[0]} also trains {model.name!r} for the comparison"
+            raise UserError(f"{self.where}: tuning.seeds: {problem}")
+        trials, rounds, choice = list(map(trial, points)), list[Round](), None
+        while not rounds or (choice and choice["following"]):
+            rounds.append(Round(dataset.name, model.name, tuple(trials)))
+            file = self.choices / f"{rounds[-1].path}.json"
+            choice = artefacts.read_json(file) if artefacts.is_sound(file) else None
+            trials += map(trial, choice["following"] if choice else ())
+        point = choice["chosen"] if choice else {}
+        runs, author, stages = self.model(dataset, study_file.at_point(model, point, self.where))
+        return TunedModel(tuple(rounds), choice, tuple(expected)), (runs if choice else [], author, stages)
+
+    def experiment(self, name: str, changes: ExperimentChanges | None) -> Experiment:
         """Return an experiment restricted to the models and datasets of this study.
 
         If the study cannot make the whole experiment, the attribute `needs` of the result says why.
 
         Args:
             name: id of the experiment.
-            changes: entry of the experiment in the study's file. Without `models`, the models of the experiment that
-                the study has are taken. Without `datasets`, the study's datasets that match the experiment's corpora
-                are taken (rules in `_corpora`).
+            changes: entry of the experiment in the study's file, or None. Without `models`, the models of the
+                experiment that the study has are taken. Without `datasets`, the study's datasets that match the
+                experiment's corpora are taken (rules in `_corpora`).
 
         Raises:
             UserError: the experiment is unknown, or `changes` names a model or dataset that the study lacks.
         """
         original, place = study_file.load_experiment(name, self.near), f"{self.where}: experiments.{name}"
+        changes = changes or ExperimentChanges()
         if changes.models == ("all",):
             entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
         else:

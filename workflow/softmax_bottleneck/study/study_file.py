@@ -329,8 +329,7 @@ def member(family: Model, point: Mapping[str, Any], where: str) -> Model:
     The name lists the values. If it would be too long, a hash replaces them. `family` and `where` are those of
     `_members`.
     """
-    entry = family.entry
-    stem = name = entry.stem or family.name
+    stem = name = family.entry.stem or family.name
     words = []
     for key, value in point.items():
         option = key.partition(".")[2]
@@ -344,17 +343,17 @@ def member(family: Model, point: Mapping[str, Any], where: str) -> Model:
     if not re.fullmatch(schema.NAME, name):
         advice = "use values of letters, digits and the characters . _ -"
         raise UserError(f"{where}.grid: the model name {name!r}, made from values, cannot name a folder; {advice}")
-    label = f"{family.label}: {', '.join(words)}"
-    return Model(name, at_point(entry, point, f"{where}.grid"), label, family.inherits_from | {name})
+    label, names = f"{family.label}: {', '.join(words)}", family.inherits_from | {name}
+    return dataclasses.replace(at_point(family, point, f"{where}.grid"), name=name, label=label, inherits_from=names)
 
 
-def at_point(entry: ModelEntry, point: Mapping[str, Any], where: str) -> ModelEntry:
-    """Return the entry with the values of a point, {setting: value}; `where` is the grid's place in the YAML."""
-    parts = {"head": dict(entry.head), "body": dict(entry.body), "schedule": dict(entry.schedule)}
+def at_point(model: Model, point: Mapping[str, Any], where: str) -> Model:
+    """Return the model with the values of a point, {setting: value}; `where` is the grid's place in the YAML."""
+    parts = {part: dict(getattr(model.entry, part)) for part in ("head", "body", "schedule")}
     for key, value in point.items():
         part, _, option = key.partition(".")
         parts[part][option] = value
-    return schema.read(ModelEntry, vars(entry) | parts, where)
+    return dataclasses.replace(model, entry=schema.read(ModelEntry, vars(model.entry) | parts, where))
 
 
 # --- studies ---
