@@ -189,10 +189,9 @@ def _entity(crate: ROCrate, identifier: str, kind: str, /, **facts: Any) -> Enti
 
 
 def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
-    if isinstance(source, Path):
-        digest = artefacts.sha256_file(source)
-    else:
-        digest = hashlib.sha256(source.getvalue()).hexdigest()
+    digest = (
+        artefacts.sha256_file(source) if isinstance(source, Path) else hashlib.sha256(source.getvalue()).hexdigest()
+    )
     kind = "application/octet-stream" if Path(place).suffix in BINARY else "text/plain"
     facts: dict[str, Any] = {"name": place, "sha256": digest}
     facts["encodingFormat"] = mimetypes.guess_type(place)[0] or kind

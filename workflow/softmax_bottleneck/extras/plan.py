@@ -66,10 +66,10 @@ def text(study: Study) -> str:
         lines += [_line(name, f"{units[0].kind}, {len(units[0].fits)} fits", (work[unit.path] for unit in units))]
     hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
     lines += ["", f"{'model':34} {'dataset':22} {'runs':>5} {'parameters':>15} {hours}"]
-    own = {run.path: (run.dataset, run.model) for run in needed}
-    own |= {run.path: (one.key[0], f"{one.key[1]}: search") for one in study.shown_tuned for run in one.runs}
-    seeds = Counter(own[run.path] for run in needed)
-    for (dataset, model), run in {own[run.path]: run for run in needed}.items():
+    labels = {run.path: (run.dataset, run.model) for run in needed}
+    labels |= {run.path: (one.key[0], f"{one.key[1]}: search") for one in study.shown_tuned for run in one.runs}
+    seeds = Counter(labels[run.path] for run in needed)
+    for (dataset, model), run in {labels[run.path]: run for run in needed}.items():
         count, one = cost[run.path]
         line = f"{model:34} {dataset:22} {seeds[dataset, model]:5} {count:15,}"
         line += f" {one.hours('gpu'):10.2f} {one.hours('cpu'):10.2f} {max(one.memory_gb, one.spectrum_gb):10.2f}"

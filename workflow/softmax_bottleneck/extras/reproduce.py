@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO
 
 from softmax_bottleneck.extras.doctor import doctor
 from softmax_bottleneck.jobs import devices, interrupt, locks, workflow
@@ -91,7 +91,7 @@ class InterimReport:
         log: file to which the process writes its messages.
     """
 
-    def __init__(self, study: Study, overrides: Sequence[str], log: IO[bytes]) -> None:
+    def __init__(self, study: Study, overrides: Sequence[str], log: BinaryIO) -> None:
         self.folder, self.log = interim_folder(study), log
         self.call = ["nice", "-n", "19", sys.executable, "-m", "softmax_bottleneck", "partial"]
         self.call += ["--study", str(study.file), "--reload", str(RELOAD_S)]
@@ -264,11 +264,10 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         UserError: the results folder is not writable.
         UnfinishedError: the study did not finish, or a result is damaged; the exit code is that of the cause.
     """
-    lock, descriptors = locks.acquire_lock()
+    lock = locks.acquire_lock()
     log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
     ends = workflow.new_log(log.parent, study.name)
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends)}
     gpus = 0 if study.device == "cpu" else len(devices.visible_gpus())  # at most so many jobs use a GPU at once
     words = ["--cores", str(options.cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *options.snakemake]
     command = snakemake_command("default", study.file, options.set, words)
@@ -277,8 +276,8 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
         say(f"interim report (written when the first run has finished): {(interim.folder / PAGE).resolve()}")
         with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
-            code, stopped_by = _snakemake(command, environment, descriptors, file, display.update, display.say)
-    problem, study = _problem(code, stopped_by, ends, log, say), study.updated()
+            problem, _ = _snakemake(command, lock, ends, file, display.update, display.say)
+    study = study.updated()
     wrong = [] if problem else [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
     if wrong:  # a planned run is missing or a file behind the report is damaged, though Snakemake finished
         found = f"{wrong[0].file}: {wrong[0].words}{f' ({len(wrong) - 1} more findings)' if len(wrong) > 1 else ''}"
@@ -322,16 +321,14 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
         UserError: `doctor` found a fault of the machine or its setup; nothing was submitted.
         UnfinishedError: the last call of Snakemake failed or was stopped.
     """
-    lock, descriptors = locks.acquire_lock()
+    lock = locks.acquire_lock()
     doctor(study, options, say)
     command = snakemake_command("slurm", study.file, options.set, options.snakemake)
     for attempt in range(1, TRIES + 1):
         ends = workflow.new_log(study.store.root / "logs" / "slurm", study.name)
-        environment = os.environ | lock | {workflow.LOG_VARIABLE: str(ends)}
-        code, stopped_by = _snakemake(command, environment, descriptors, None, lambda: None, say)
-        problem = _problem(code, stopped_by, ends, None, say)
+        problem, stopped = _snakemake(command, lock, ends, None, lambda: None, say)
         again = problem and problem.exit_code in (workflow.TRY_AGAIN, UnfinishedError.exit_code)
-        if not again or stopped_by or attempt == TRIES:
+        if not again or stopped or attempt == TRIES:
             break
         pause_s = PAUSE_S * 2 ** (attempt - 1)
         say(f"{problem}; try {attempt + 1} of {TRIES} in {pause_s:.0f} s")
@@ -356,23 +353,19 @@ def snakemake_command(profile: str, study: Path, overrides: Sequence[str], optio
 
 
 def _snakemake(
-    command: Sequence[str],
-    environment: dict[str, str],
-    descriptors: list[int],
-    log: IO[bytes] | None,
-    update: Callable[[], None],
-    say: progress.Say,
-) -> tuple[int, list[signal.Signals]]:
-    """Run Snakemake in its own process group; return its exit code and the signals that this process received.
+    call: list[str], lock: locks.Lock, ends: Path, log: BinaryIO | None, update: Callable[[], None], say: progress.Say
+) -> tuple[UnfinishedError | None, bool]:
+    """Run Snakemake in its own process group; return (why it did not finish, True if a signal stopped it).
+
+    The first is None if Snakemake finished (see `_problem`).
 
     Signals are passed on to the group; the steps of the workflow then save their state and stop. Steps that still run
     after the end of Snakemake receive SIGTERM, and have SETTLE_S seconds to save their state.
 
     Args:
-        command: command line of Snakemake.
-        environment: environment variables of Snakemake and its steps.
-        descriptors: file descriptors that Snakemake inherits, to share the lock of the results folder (those that
-            `locks.acquire_lock` returns).
+        call: command line of Snakemake.
+        lock: the lock of the results folder, which Snakemake and its steps share.
+        ends: log to which every step adds a line when it begins and when it ends.
         log: file for everything that Snakemake and its steps print (None: the output of this process).
         update: is called repeatedly until Snakemake ends.
         say: prints one line.
@@ -386,7 +379,9 @@ def _snakemake(
     # If this process is killed, so is Snakemake; its steps notice it, save and stop.
     die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
     # Snakemake has its own session, so that Ctrl-C reaches it once, from here, and not also from the terminal.
-    child = subprocess.Popen(command, env=environment, pass_fds=descriptors, stdout=log, stderr=log,
+    variables, descriptors = lock
+    environment = os.environ | variables | {workflow.LOG_VARIABLE: str(ends)}
+    child = subprocess.Popen(call, env=environment, pass_fds=descriptors, stdout=log, stderr=log,
                              start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
     with interrupt.signals_to(pass_on):
         while child.poll() is None:
@@ -397,7 +392,7 @@ def _snakemake(
         deadline = time.monotonic() + SETTLE_S
         while _to_group(child.pid, 0) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S)
-    return child.returncode, received
+    return _problem(child.returncode, received, ends, Path(log.name) if log else None, say), bool(received)
 
 
 def _to_group(group: int, number: int) -> bool:
@@ -427,9 +422,8 @@ def _problem(
         say: prints one line.
     """
     if stopped_by:
-        return UnfinishedError(
-            f"stopped by {stopped_by[0].name}; the state is saved", interrupt.EXIT_CODES[stopped_by[0]]
-        )
+        message = f"stopped by {stopped_by[0].name}; the state is saved"
+        return UnfinishedError(message, interrupt.EXIT_CODES[stopped_by[0]])
     if code == 0:
         return None
     failed = workflow.failures(ends)

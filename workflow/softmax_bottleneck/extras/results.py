@@ -57,9 +57,8 @@ def _records(study: Study) -> records.Records:
     for folder in (study.store.study_folder(study.name), reproduce.interim_folder(study)):
         if (folder / records.REST_FILE).exists():
             return records.load(folder)
-    raise errors.UserError(
-        f"study {study.name} has no results yet: run `make reproduce CONFIG={study.file}`, or name another with --study"
-    )
+    fix = f"run `make reproduce CONFIG={study.file}`, or name another with --study"
+    raise errors.UserError(f"study {study.name} has no results yet: {fix}")
 
 
 def write_partial(study: Study, options: argparse.Namespace, say: progress.Say) -> None:

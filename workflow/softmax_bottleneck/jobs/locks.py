@@ -37,10 +37,11 @@ STALE_AFTER_S = 900.0  # without a sign of life, if neither process nor batch jo
 _held: list[IO[str]] = []  # the lock of the results folder, open until the process ends
 
 log = logging.getLogger(__name__)
+Lock = tuple[dict[str, str], list[int]]  # what a child process needs to share a lock: see `acquire_lock`
 
 
 # --- the lock of a results folder -----------------------------------------------------------------------------------
-def acquire_lock() -> tuple[dict[str, str], list[int]]:
+def acquire_lock() -> Lock:
     """Lock the results folder until this process ends; return what lets a child process share the lock.
 
     This process takes no lock if its parent process has locked the folder and shares that lock with this process (the

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store import artefacts, errors
 
 OUTCOME_FILE = "outcome.json"
 
@@ -50,5 +49,5 @@ def refuse_foreign(path: Path, stored: Mapping[str, Any], here: Mapping[str, Any
     for key in sorted({*stored, *here}):
         ours, theirs = here.get(key, "absent"), stored.get(key, "absent")
         if ours != theirs:
-            raise UserError(f"{path}: belongs to another run: {key} is {theirs!r} there and {ours!r} here; "
+            raise errors.UserError(f"{path}: belongs to another run: {key} is {theirs!r} there and {ours!r} here; "
                             "move the folder away, or start this run over with --restart")  # fmt: skip

@@ -120,10 +120,8 @@ def _saturation(rows_ND: Floats) -> Saturation | None:
         rows_ND = rows_ND[np.einsum("nd,nd->n", rows_ND, rows_ND) > 0]
     if len(rows_ND) < 2 or rows_ND.shape[1] < 2:
         return None
-    spectrum = ranks.gram_singular_values(
-        (rows_ND[i : i + ROWS] for i in range(0, len(rows_ND), ROWS)), rows_ND.shape[1]
-    )
-    sigma = spectrum.with_zeros()
+    blocks = (rows_ND[i : i + ROWS] for i in range(0, len(rows_ND), ROWS))
+    sigma = ranks.gram_singular_values(blocks, rows_ND.shape[1]).with_zeros()
     return Saturation(ranks.singular_value_entropy(sigma) / float(np.log(len(sigma))), ranks.anisotropy(rows_ND))
 
 

@@ -127,10 +127,8 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     measured = measures.measure(export.request, matrix, target_N, say)
     notes = [*export.notes, *matrix.notes, *([ranks.note] if ranks.note else [])]
     if measured.zero_rows:
-        notes.append(
-            f"the last {measured.zero_rows} rows of the output matrix are zeros and count as words. If they are padding"
-            " of the vocabulary, leave them out"
-        )
+        advice = "If they are padding of the vocabulary, leave them out"
+        notes.append(f"the last {measured.zero_rows} rows of the output matrix are zeros and count as words. {advice}")
     if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
         notes.append("full rank, limited by the size of the matrix: more contexts (or words) might give a higher rank")
     if export.tokens and measured.words and measured.words.never:

@@ -107,9 +107,9 @@ class Reading:
         """
         files = self.found.contents
         done, rank = files.get("done", {}), files.get("rank", {})
-        own = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
+        trained = {key: done.get(key) for key in DONE_METRICS} | {"wall_s": mapping(done.get("timing")).get("wall_s")}
         tables = {
-            "done": own | ({"embedding_size": self.run.body.embedding_size} if done else {}),
+            "done": trained | ({"embedding_size": self.run.body.embedding_size} if done else {}),
             "measure": mapping(files.get("measure", {}).get("metrics")),
             "rank": mapping(rank.get("metrics")) | {new: rank.get(key) for key, new in RANK_FACTS.items()},
             "dynamic": mapping(files.get("dynamic", {}).get("metrics")),
@@ -166,14 +166,14 @@ def collect(study: Study) -> Records:
     if any(f"{unit.path}/done.json" not in parents for unit in study.units):
         synthetic = {}  # the file is older than a fit of the study
     details, spectra = {}, {}
-    for path, own in runs.items():
-        values = {key: own.contents.get(name, {}).get(inner) for key, (name, inner) in DETAILS.items()}
+    for path, files in runs.items():
+        values = {key: files.contents.get(name, {}).get(inner) for key, (name, inner) in DETAILS.items()}
         details[path] = {key: value for key, value in values.items() if value}
-        if own.sigma_K is not None:
+        if files.sigma_K is not None:
             # A spectrum may drop at the measured ranks, and at d + 2, the largest rank of a softmax on d dimensions.
-            ranks = mapping(own.contents.get("rank", {}).get("metrics")).values()
-            cliffs = [*(int(rank) for rank in ranks if is_number(rank)), own.run.body.embedding_size + 2]
-            spectra[path] = records.thinned(own.sigma_K, cliffs)
+            ranks = mapping(files.contents.get("rank", {}).get("metrics")).values()
+            cliffs = [*(int(rank) for rank in ranks if is_number(rank)), files.run.body.embedding_size + 2]
+            spectra[path] = records.thinned(files.sigma_K, cliffs)
     environments: list[dict[str, Any]] = []
     for result in (*(reading.found.contents.get("done", {}) for reading in readings), synthetic):
         block = mapping(result.get("provenance"))
@@ -181,17 +181,17 @@ def collect(study: Study) -> Records:
         if facts and facts not in environments:
             environments.append(facts)
     states = [_state_row(study, reading) for reading in readings]
-    files = {name: study.store.tokens_folder(name) / "corpus.json" for name in study.datasets}
+    corpora = {name: study.store.tokens_folder(name) / "corpus.json" for name in study.datasets}
     found = Records(
         rows=_rows(study, readings, synthetic),
         states=pd.DataFrame(states[: len(trained)], columns=list(records.STATE_COLUMNS)),
         stages=pd.DataFrame(states[len(trained) :], columns=list(records.STAGE_COLUMNS)),
-        parents={f"{path}/{name}": own.hashes[name] for path, own in runs.items() for name in sorted(own.hashes)},
+        parents={f"{path}/{name}": files.hashes[name] for path, files in runs.items() for name in sorted(files.hashes)},
         environments=tuple(environments),
         details={path: detail for path, detail in details.items() if detail},
         curves=_curves(runs),
         spectra=spectra,
-        corpora={name: artefacts.read_json(path) for name, path in files.items() if artefacts.is_sound(path)},
+        corpora={name: artefacts.read_json(path) for name, path in corpora.items() if artefacts.is_sound(path)},
     )
     return replace(found, verification=integrity.inspect_study(study, runs, found).to_json())
 
@@ -211,8 +211,8 @@ def _curves(runs: Mapping[str, RunFiles]) -> pd.DataFrame:
     """
     rows = [
         (path, epoch, *(line.get(key) for key in records.CURVE_COLUMNS[2:]))
-        for path, own in runs.items()
-        for epoch, line in sorted({line["epoch"]: line for line in own.curve if "epoch" in line}.items())
+        for path, files in runs.items()
+        for epoch, line in sorted({line["epoch"]: line for line in files.curve if "epoch" in line}.items())
     ]
     frame = pd.DataFrame(rows, columns=list(records.CURVE_COLUMNS))
     return frame.astype({"epoch": "int64", "train_ppl": "float64", "valid_ppl": "float64"})

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.records.records import SEARCH, Records
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store import artefacts, errors
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study, Unit
 
@@ -33,7 +32,7 @@ TOKEN_FILES = ("corpus.json", "vocabulary.json", "train.npy", "valid.npy", "test
 REMOVED = "`make repair` removes it and all results that depend on it"
 RECOMPUTED = "`make repair` removes what depends on it; `make reproduce` recomputes both"
 KINDS = ("damaged", "foreign", "stale", "missing")  # of findings, the most serious first
-UNREADABLE = (DataError, ValueError, KeyError, OSError)
+UNREADABLE = (errors.DataError, ValueError, KeyError, OSError)
 FILE = "verify.json"
 DEPOSIT_FILE = "ro-crate-metadata.json"  # of an unpacked deposit, which leaves the large files out
 
@@ -246,10 +245,10 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
         runs: {path of a run: its small files, as returned by `read`}. Each `RunFiles` gets further findings and hashes.
         records: the records collected from `runs`; the states of the runs are read from them.
     """
-    findings = [one for own in runs.values() for one in inspect(own)]
-    files = sum(len(own.hashes) for own in runs.values())
-    for path, own in runs.items():
-        findings += _missing_files(study, path, own)
+    findings = [one for files in runs.values() for one in inspect(files)]
+    hashed = sum(len(files.hashes) for files in runs.values())
+    for path, files in runs.items():
+        findings += _missing_files(study, path, files)
     explained = {one.file.removeprefix("runs/").rpartition("/")[0] for one in findings}
     rows = [row for frame in (records.states, records.stages) for row in frame.to_dict("records")]
     for row in {row["path"]: row for row in rows}.values():
@@ -267,36 +266,36 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
             if artefacts.is_sound(corpus / listed):
                 recorded = artefacts.read_json(corpus / listed)["files"]
                 hashes |= {corpus / file: digest for file, digest in recorded.items()}
-        files += len(hashes)
+        hashed += len(hashes)
         findings += [one for file, digest in hashes.items() for one in damage(study.store, file, digest)]
     for unit in study.units:
-        hashed, wrong = _fits(study.store, unit)
-        files += hashed
+        count, wrong = _fits(study.store, unit)
+        hashed += count
         findings += wrong
-    return Verification(study.name, records.counts(), files, tuple(findings))
+    return Verification(study.name, records.counts(), hashed, tuple(findings))
 
 
-def _missing_files(study: Study, path: str, own: RunFiles) -> Iterator[Finding]:
+def _missing_files(study: Study, path: str, files: RunFiles) -> Iterator[Finding]:
     """Yield a finding for each missing file of a run; the run's JSON files show which files should exist.
 
-    `path` is the run's folder below results/runs, and `own` has its small files. If the results were unpacked from a
+    `path` is the run's folder below results/runs, and `files` has its small files. If the results were unpacked from a
     deposit (a published archive, which leaves out the weights and hidden.npz), these two files are not expected.
     """
-    names = {parent for name in own.contents for parent in own.parents(name)}
-    if "epochs.jsonl" in names and own.contents.get("done", {}).get("model_sha256"):
+    names = {parent for name in files.contents for parent in files.parents(name)}
+    if "epochs.jsonl" in names and files.contents.get("done", {}).get("model_sha256"):
         names |= {"model.safetensors", "run.json", "outcome.json"}
     if "hidden.npz" in names:  # written by the same step
         names |= {"measure.json", "topk.json"}
-    if "measured.json" in own.hashes:
-        names |= artefacts.read_json(own.folder / "measured.json")["files"].keys()
-    if own.is_evaluation and own.contents.get("dynamic", {}).get("status") == "ok":
+    if "measured.json" in files.hashes:
+        names |= artefacts.read_json(files.folder / "measured.json")["files"].keys()
+    if files.is_evaluation and files.contents.get("dynamic", {}).get("status") == "ok":
         names.add("outcome.json")
-    if study.datasets[own.run.dataset].wordsim and not own.run.start and "rank" in own.contents:
+    if study.datasets[files.run.dataset].wordsim and not files.run.start and "rank" in files.contents:
         names.add("wordsim.json")
     left_out = LARGE if (study.store.root.parent / DEPOSIT_FILE).is_file() else ()
     for name in sorted(names.intersection(FILES_OF_RUN).difference(left_out)):
-        unsealed = name == "epochs.jsonl" and artefacts.stored_hash(own.folder / name) is None
-        if unsealed or not (own.folder / name).exists():
+        unsealed = name == "epochs.jsonl" and artefacts.stored_hash(files.folder / name) is None
+        if unsealed or not (files.folder / name).exists():
             yield Finding("missing", f"runs/{path}/{name}", f"{name} is missing: {RECOMPUTED}")
 
 

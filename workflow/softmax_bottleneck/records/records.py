@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -72,10 +72,9 @@ class Records:
     def _index(self) -> dict[tuple[str, str, str, str], dict[int, float]]:
         found: dict[tuple[str, str, str, str], dict[int, float]] = {}
         measured = self.rows[self.rows["run_id"] != ""]
-        for dataset, model, metric, condition, seed, value in zip(
-            *(measured[key] for key in ("dataset", "model", "metric", "condition", "seed", "value")), strict=True
-        ):
-            found.setdefault((dataset, model, metric, condition), {})[int(seed)] = float(value)
+        keys = ["dataset", "model", "metric", "condition", "seed", "value"]
+        for *place, seed, value in measured[keys].itertuples(index=False, name=None):
+            found.setdefault(tuple(place), {})[int(seed)] = float(value)
         return found
 
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
@@ -125,8 +124,8 @@ class Records:
 
     @cached_property
     def _planned(self) -> dict[tuple[Hashable, ...], pd.DataFrame]:
-        every = [self.states.assign(stage=""), self.stages]
-        return {key: own for states in every for key, own in states.groupby(["stage", "dataset", "model"], sort=False)}
+        both = (self.states.assign(stage=""), self.stages)
+        return {key: rows for frame in both for key, rows in frame.groupby(["stage", "dataset", "model"], sort=False)}
 
     def curve(self, path: str) -> list[dict[str, Any]]:
         """Return the epoch log of the run at `path`: one dict with the keys CURVE_COLUMNS per epoch, in order."""
@@ -135,10 +134,8 @@ class Records:
     @cached_property
     def _curves(self) -> dict[str, list[dict[str, Any]]]:
         """The epoch logs by path, grouped once: a report asks for every run's."""
-        logs: dict[str, list[dict[str, Any]]] = {}
-        for row in self.curves.to_dict("records"):
-            logs.setdefault(row["path"], []).append({str(key): value for key, value in row.items()})
-        return logs
+        by_path = self.curves.groupby("path", sort=False)
+        return {str(path): cast(list[dict[str, Any]], log.to_dict("records")) for path, log in by_path}
 
     def detail(self, path: str, key: str) -> Any:
         """Return a result of a run that is not a single number; None if the run does not have it.
@@ -175,10 +172,10 @@ class Records:
         """Return a warning for every corpus whose runs were computed on several kinds of hardware."""
         found = []
         for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
-            kinds = {str(kind): ", ".join(dict.fromkeys(own["model"])) for kind, own in runs.groupby("hardware")}
+            kinds = {str(kind): ", ".join(dict.fromkeys(rows["model"])) for kind, rows in runs.groupby("hardware")}
             if len(kinds) > 1:
-                told = "; ".join(f"{kind}: {models}" for kind, models in kinds.items())
-                found.append(f"comparisons on {dataset} mix hardware, which moves last digits ({told})")
+                listed = "; ".join(f"{kind}: {models}" for kind, models in kinds.items())
+                found.append(f"comparisons on {dataset} mix hardware, which moves last digits ({listed})")
         return found
 
     def counts(self) -> dict[str, int]:

@@ -1,6 +1,5 @@
 """Datasets as their YAML declares them: corpora, synthetic languages and word-similarity benchmarks."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache, cached_property
@@ -10,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, with_config
 from typing_extensions import TypedDict
 
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
 from softmax_bottleneck.study import languages, runs, schema
@@ -168,8 +168,7 @@ class Dataset:
                 path = self.folder / entry["path"]
                 if not path.is_file():
                     raise UserError(f"{self.folder / self.name}.yaml: files.{name}.path: no file at {path}")
-                with path.open("rb") as file:
-                    hashes[name] = hashlib.file_digest(file, "sha256").hexdigest()
+                hashes[name] = artefacts.sha256_file(path)
             if "member" in entry:  # the hash is the archive's
                 hashes[name] += f"/{entry['member']}"
         return runs.digest(hashes)

@@ -111,18 +111,13 @@ class Study:
     @property
     def before_choices(self) -> "Study":
         """The study as it is planned before any search has ended: the same whatever the searches choose."""
-        first = tuple(dataclasses.replace(one, rounds=one.rounds[:1], choice=None) for one in self.tuned)
-        keys = {one.key for one in self.tuned}
-        fixed = tuple(run for run in self.runs if (run.dataset, run.model) not in keys)
-        later = {run.model for one in self.tuned for run in one.runs} - {run.model for one in first for run in one.runs}
-        labels = {model: label for model, label in self.labels.items() if model not in later}
-        return dataclasses.replace(self, tuned=first, runs=fixed, labels=labels)
+        return self.updated(with_choices=False)
 
-    def updated(self) -> "Study":
-        """Return the study as its file and the choices made by now declare it."""
+    def updated(self, with_choices: bool = True) -> "Study":
+        """Return the study as its file and, if `with_choices`, the choices made by now declare it."""
         if not self.tuned:
             return self
-        now = load_study(self.file, self.overrides, self.store)
+        now = load_study(self.file, self.overrides, self.store, with_choices)
         return dataclasses.replace(now, max_wall=self.max_wall, time_margin=self.time_margin)
 
     # --- what experiments include
@@ -295,7 +290,9 @@ def _first_by_path(parts: tuple[Placed, ...]) -> tuple[Placed, ...]:
 
 
 # --- from its file --------------------------------------------------------------------------------------------------
-def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: Store | None = None) -> Study:
+def load_study(
+    file: Path, overrides: Mapping[str, Any] | None = None, store: Store | None = None, with_choices: bool = True
+) -> Study:
     """Return the study that a file declares.
 
     Args:
@@ -304,6 +301,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
             `overrides` has every required key of a study (`study_file.REQUIRED`), it is the whole study, and the file
             is not read.
         store: the folders of results and data (default: those in the folder `results`).
+        with_choices: False to plan every search as if it had not ended.
 
     Raises:
         UserError: the file cannot be read, a key is unknown or missing, a value is not allowed, or one model is
@@ -319,7 +317,7 @@ def load_study(file: Path, overrides: Mapping[str, Any] | None = None, store: St
             raise
         raise UserError(f"--set or --config: {place}") from None
     store = store or Store()
-    plan = _Planner(declared, file, store.study_folder(declared.study) / "choices")
+    plan = _Planner(declared, file, store.study_folder(declared.study) / "choices" if with_choices else None)
     planned: dict[tuple[str, str], Planned] = {}
     tuned: list[TunedModel] = []
     for dataset, (name, models) in itertools.product(plan.datasets.values(), plan.families.items()):
@@ -422,7 +420,8 @@ class _Planner:
     Args:
         declared: the study's YAML.
         file: the YAML file. Its folder is searched first for datasets and experiments.
-        choices: folder of the choices made by now, which say what follows the first round of a search.
+        choices: folder of the choices made by now, which say what follows the first round of a search; None to
+            ignore them.
 
     Attributes:
         datasets: the study's datasets by name.
@@ -435,7 +434,7 @@ class _Planner:
         UserError: a dataset is unknown or holds benchmarks, or a model or a layer of settings is not valid.
     """
 
-    def __init__(self, declared: StudyFile, file: Path, choices: Path) -> None:
+    def __init__(self, declared: StudyFile, file: Path, choices: Path | None) -> None:
         self.declared, self.where, self.near, self.choices = declared, str(file), file.resolve().parent, choices
         self.datasets = {name: load_dataset(name, self.near) for name in declared.datasets}
         for name, dataset in self.datasets.items():
@@ -504,8 +503,8 @@ class _Planner:
         trials, rounds, choice = list(map(trial, points)), list[Round](), None
         while not rounds or (choice and choice["following"]):
             rounds.append(Round(dataset.name, model.name, tuple(trials)))
-            file = self.choices / f"{rounds[-1].path}.json"
-            choice = artefacts.read_json(file) if artefacts.is_sound(file) else None
+            file = self.choices and self.choices / f"{rounds[-1].path}.json"
+            choice = artefacts.read_json(file) if file and artefacts.is_sound(file) else None
             trials += map(trial, choice["following"] if choice else ())
         point = choice["chosen"] if choice else {}
         runs, author, stages = self.model(dataset, study_file.at_point(model, point, self.where))
@@ -536,13 +535,12 @@ class _Planner:
         _check_known(datasets, self.datasets, f"{place}.datasets")
         options = {**original.options, **changes.options}
         fits = self.declared.fits.get(str(options.get("fits")))
+        lacks_fits = "fits" in options and (fits is None or (original.source == "gradient" and not fits.gradient))
         if changes.needs:
             entries, datasets, needs = [], [], changes.needs
         elif original.models and not entries and datasets:
             needs = f"This study has none of its models ({', '.join(original.models)})."
-        elif (
-            not needs and "fits" in options and (fits is None or (original.source == "gradient" and not fits.gradient))
-        ):
+        elif lacks_fits and not needs:
             needs = f"This study has no `{options['fits']}` under `fits`" + (" with `gradient: true`." if fits else ".")
         experiment = dataclasses.replace(
             original,
