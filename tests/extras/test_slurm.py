@@ -199,12 +199,12 @@ def test_a_failed_call_is_repeated_after_longer_pauses_unless_a_step_failed_for_
 ) -> None:
     calls, paused, returned = [], [], iter(codes)
 
-    def run(call: list[str], environment: dict[str, str], *_: Any) -> Any:
+    def run(call: list[str], lock: object, ends: Path, *_: Any) -> Any:
         calls.append(call)
         if (code := next(returned)) > 1:  # of a step; Snakemake's own is 1, also where `sbatch` fails
-            monkeypatch.setenv(workflow.LOG_VARIABLE, environment[workflow.LOG_VARIABLE])
+            monkeypatch.setenv(workflow.LOG_VARIABLE, str(ends))
             workflow.note("train", "run", code)
-        return code, []
+        return launcher._problem(code, [], ends, None, print), False
 
     monkeypatch.setattr(launcher, "_snakemake", run)
     monkeypatch.setattr(launcher, "time", SimpleNamespace(sleep=paused.append))
