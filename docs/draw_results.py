@@ -85,6 +85,7 @@ KANAI = ("softmax", "relu", "sigmoid", "ss", "mos", "moss")  # heads of Kanai et
 WIDTHS = {"32": "-32", "64": "", "100": "-100"}  # width: end of the names of the archived runs of ptb-words
 WORDS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos", "mos-equal")
 FITTED = ("softmax", "mos", "lms")  # heads of Ganea et al. 2019, section 5.1
+ALL = "docs/evidence.md#every-head-in-every-setting"
 END = "<!-- end of results -->"
 
 
@@ -117,11 +118,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
         name = f"{number}. {finding['title']}" if finding["is_named"] else f"Exploratory: {finding['title']}"
         lines += [
             "",
-            f"**{name}.** {finding['sentence']}",
-            "<details><summary>Number</summary>",
-            "",
-            f"{finding['number']}. [Evidence, and what would overturn it](docs/evidence.md#{finding['id']})",
-            "</details>",
+            f"**{name}.** {finding['sentence']} [Numbers](docs/evidence.md#{finding['id']})",
         ]
     return [*lines, ""], {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
 
@@ -136,8 +133,11 @@ def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
         size = "" if one.is_equal_size else f", {numbers.number(one.size)} × parameters"
         share = findings.share_text(part, one) if part else "—"
         change = part.short_text if part else "—"
-        rows.append([setting.label, change, one.short_text + size, share, f"{numbers.number(one.time, 1)} ×"])
-    return ["", *table(rows), ""]
+        rows.append([setting.label, change, one.short_text + size, share, f"{one.time} ×"])
+    rest = [one.change for one in evidence.against("MoS") if not one.ends]
+    ends = " to ".join(f"{numbers.number(end(rest), 0, signed=True)}" for end in (min, max))
+    lead = f"Settings with three seeds or more. In the [{len(rest)} others]({ALL}), MoS ranges from {ends} %."
+    return ["", lead, "", *table(rows), ""]
 
 
 def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
@@ -161,7 +161,8 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
     for row in heads["rows"]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
         rows.append([row["label"], str(recommendation(row)).strip(), *costs, row["costs"]["press"]])
-    return ["", *table(rows), ""]
+    family = f"Holm’s family: the {heads['tests']} such contrasts with an interval, at any size and rates. Of two p-values,"
+    return ["", *table(rows), "", f"{family} the first is over the {heads['fair']} at equal ones.", ""]
 
 
 # --- docs/results.md and docs/evidence.md -----------------------------------------------------------------------------

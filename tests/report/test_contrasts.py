@@ -1,6 +1,7 @@
 """Contrasts follow the rules of inference: pooled seeds, each head at its own rate, costs, corpora, named families."""
 
 import math
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -103,7 +104,7 @@ def test_contrasts_that_a_study_declares_are_named() -> None:
         wide=Trained(ppl=near(40), width=64),
     )
     own = replace(own, contrasts=schema.Contrasts(family=family, margin=0.01))
-    found = contrasts.named(contrasts.samples([own]), [own], {}, {})
+    found = contrasts.named(contrasts.samples([own]), [own], {}, {}, {})
     assert [one.contrast.label for one in found] == ["MoS against tanh layer", "MoS against Softmax, the same time"]
     assert [one.contrast.change for one in found] == pytest.approx([-4, 20])
 
@@ -125,11 +126,34 @@ def test_costs_stand_beside_the_change_and_time_needs_a_shared_machine() -> None
     one = study("one", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45), metrics=slow))
     busy = study("busy", softmax=Trained(ppl=[50], metrics={"sec_per_epoch": 900.0}))
     gpu = study("gpu", machine="GPU", softmax=Trained(ppl=[50], metrics={"sec_per_epoch": 1.0}))
-    found = only([one, busy, gpu])  # of one machine the median counts, and the GPU trained no MoS
+    found = only([one, busy, gpu])  # a busy machine only slows a run, and the GPU trained no MoS
     assert found.size == pytest.approx(1.02) and not found.is_equal_size
-    assert found.time == pytest.approx(3.0) and not found.is_equal_time
+    assert [*found.times().values()] == pytest.approx([3.0]) and found.time == "3.0"
     apart = study("mos", machine="GPU", mos=Trained(head="mos", ppl=near(45)))
-    assert math.isnan(only([study(softmax=Trained(ppl=near(50))), apart]).time)
+    assert not only([study(softmax=Trained(ppl=near(50))), apart]).times(1)
+
+
+def test_a_ratio_of_times_is_of_the_lowest_of_three_runs_and_machines_are_not_averaged() -> None:
+    def on(machine: str, n: int, seconds: float) -> list:
+        return [
+            study(f"{head}{machine}{seed}", machine=machine, **{head: Trained(
+                head=head, ppl=[50], seeds=[seed], metrics={"sec_per_epoch": seconds * factor * (1 + seed)})})
+            for head, factor in (("softmax", 1.0), ("mos", 1.5)) for seed in range(n)
+        ]  # fmt: skip
+
+    assert only(on("CPU", 3, 2.0)).time == "1.5"
+    few = only(on("CPU", 2, 2.0))
+    assert few.time == "—" and [*few.times(1).values()] == pytest.approx([1.5])
+    both = only([*on("A CPU", 3, 2.0), *study_pair("B CPU", 4.0)])
+    assert both.time == "1.5 to 4.0" and contrasts.time_range([both, few]) == "1.5 to 4.0"
+    gpu = only([*on("NVIDIA H200, Xeon", 3, 2.0), *on("Xeon", 1, 2.0)])
+    assert re.findall(r"\d\.\d", gpu.time) == ["1.5", "1.5"] and "H200" in gpu.time
+
+
+def study_pair(machine: str, ratio: float) -> list:
+    models = {"softmax": Trained(ppl=near(50)),
+              "mos": Trained(head="mos", ppl=near(50), metrics={"sec_per_epoch": 10 * ratio})}  # fmt: skip
+    return [study(f"pair{head}", machine=machine, **{head: model}) for head, model in models.items()]
 
 
 def test_settings_differ_in_width_and_epochs_and_not_in_inner_width() -> None:
@@ -169,7 +193,7 @@ def test_the_rival_at_equal_time_is_the_best_validated_softmax_that_is_no_slower
     found = contrasts.samples([wide])
     (mos,) = contrasts.against_baseline(found, "MoS", MOS, SOFTMAX)
     rival = contrasts.at_equal_time(found, mos)
-    assert rival and rival.change == pytest.approx(100 * (45 / 46 - 1)) and rival.time == pytest.approx(1.5)
+    assert rival and rival.change == pytest.approx(100 * (45 / 46 - 1)) and rival.time == "1.5"
     alone = contrasts.samples([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))])
     assert contrasts.at_equal_time(alone, *contrasts.against_baseline(alone, "MoS", MOS, SOFTMAX)) is None
 
@@ -178,7 +202,9 @@ def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_th
     one = study("plan", softmax=Trained(ppl=near(50)), moc=Trained(head="moc", ppl=near(49)),
                 mos=Trained(head="mos", ppl=[10, *near(48)]))  # fmt: skip
     lists = {"plan": {"made-up": {"MoC": ["moc", "softmax"], "MoS": ["mos", "softmax"], "none": ["gss", "softmax"]}}}
-    found = contrasts.named(contrasts.samples([one]), [one], lists, {"plan": {"mos": [1]}})
+    notes = {"plan": {"made-up": "a note"}}
+    found = contrasts.named(contrasts.samples([one]), [one], lists, {"plan": {"mos": [1]}}, notes)
+    assert {(one.tests, one.note) for one in found} == {(2, "a note")}
     assert [(one.study, one.contrast.label) for one in found] == [("plan", "MoC"), ("plan", "MoS")]
     logs = [np.log(near(level)) for level in (49, 48, 50)]
     first, second = (stats.ttest_ind(own, logs[2], equal_var=False).pvalue for own in logs[:2])
@@ -195,3 +221,9 @@ def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound() -> None:
         for run in sample.runs if "rank_press" in run.values
     ]  # fmt: skip
     assert len(ranks) > 100 and all(rank <= bound for rank, bound in ranks)
+
+
+def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value() -> None:
+    own = only([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(49)))])
+    named = [contrasts.Named(name, own, p, 1) for name, p in (("one", 0.01), ("two", 0.03), ("three", 0.02))]
+    assert [(one.study, one.p) for one in contrasts.distinct(named)] == [("two", 0.03)]

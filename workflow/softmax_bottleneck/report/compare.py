@@ -8,7 +8,7 @@ The folders may be read-only and may come from another machine.
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -178,15 +178,15 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
 
     Returns:
         A dict with the keys `columns` (the labels of the settings), `rows`, `measured_in` (the label of the setting in
-        which costs and ranks are measured: the first of those with most heads) and `tests` (the size of the family). A
-        row has these keys:
+        which sizes and ranks are measured: the first of those with most heads), `tests` (the size of the family) and
+        `fair` (the number of these that can speak, see the function `advice`). A row has these keys:
 
         * `label`: the label of the head.
         * `cells`: for each column None, or a dict of texts (see `_cell`).
-        * `costs`: {`size`, `time`, `press`, `effective`: ratio to the softmax, or rank, as text} in `measured_in`;
-          empty if the head has no runs there.
+        * `costs`: {`size`, `time`, `press`, `effective`: ratio to the softmax, or rank, as text} in `measured_in`, but
+          `time` is the range over the family; empty if the head has no runs there.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
-        * `advice`, `lower`, `higher`, `compared`, `gain`, `time`: see the function `advice`.
+        * `advice`, `lower`, `higher`, `gain`, `basis`, `by_family`: see the function `advice`.
     """
     found = contrasts.samples(studies)
     baseline, heads = findings.TEXTS["baseline"], findings.TEXTS["heads"]
@@ -197,7 +197,8 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         return None
     natural = [one for one in every if not one.setting.is_synthetic]
     family = [one for one in natural or every if one.setting.is_lstm and one.ends]
-    adjusted = dict(zip(map(id, family), holm([one.p for one in family]), strict=True))
+    adjusted = _adjusted(family)
+    among_fair = _adjusted(one for one in family if one.is_fair)
     most = max(settings, key=lambda setting: sum(one.setting == setting for one in every))
     softmax = {one.setting: one.baseline for one in every}
     first = {
@@ -210,24 +211,28 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     rows = [first]
     for label, own in by_head.items():
         here = {one.setting: one for one in own}
+        counted = [one for one in own if one in adjusted]
+        costs = {"size": numbers.number(here[most].size)} | _ranks(here[most].model) if most in here else {}
         facts = {
             "label": label,
             "cells": [_cell(here[setting]) if setting in here else None for setting in settings],
-            "costs": _ratios(here[most]) | _ranks(here[most].model) if most in here else {},
+            "costs": costs and costs | {"time": contrasts.time_range(counted)},
             "memory": numbers.number(memory().get(heads[label]["name"]), 1),
         }
-        counted = [(one, adjusted[id(one)]) for one in own if id(one) in adjusted]
-        rows += [facts | advice(counted)] if own else []
+        rows += [facts | advice(counted, adjusted, among_fair)] if own else []
     columns = [setting.label for setting in settings]
-    return {"columns": columns, "rows": rows, "measured_in": most.label, "tests": len(family)}
+    tests = {"tests": len(family), "fair": len(among_fair)}
+    return {"columns": columns, "rows": rows, "measured_in": most.label, **tests}
+
+
+def _adjusted(family: Iterable[Contrast]) -> dict[Contrast, float]:
+    """Return {contrast: p-value after Holm's correction} of one family."""
+    own = list(family)
+    return dict(zip(own, holm([one.p for one in own]), strict=True))
 
 
 def _ranks(sample: contrasts.Sample) -> dict[str, str]:
     return {name: numbers.number(sample.mean(metric), 0) for name, metric in RANKS.items()}
-
-
-def _ratios(contrast: Contrast) -> dict[str, str]:
-    return {"size": numbers.number(contrast.size), "time": numbers.number(contrast.time, 1)}
 
 
 def _softmax_cell(sample: contrasts.Sample) -> dict[str, Any]:
@@ -242,51 +247,59 @@ def _cell(contrast: Contrast) -> dict[str, Any]:
     diverged runs.
     """
     return {
-        "value": f"{numbers.number(contrast.change, 1, signed=True)}\u00a0%",
+        "value": contrast.change_text,
         "interval": numbers.interval(*contrast.ends, 1) if contrast.ends else "",
         "n": numbers.counts(contrast.n),
-        **_ratios(contrast),
+        "size": numbers.number(contrast.size),
+        "time": contrast.time,
         "rates": contrast.rates,
         "sign": contrast.sign,
         "diverged": contrast.n_diverged,
     }
 
 
-def advice(counted: Sequence[tuple[Contrast, float]]) -> dict[str, Any]:
+def advice(
+    counted: Sequence[Contrast], adjusted: Mapping[Contrast, float], among_fair: Mapping[Contrast, float]
+) -> dict[str, Any]:
     """Return what the exploratory contrasts of a head say of it.
 
-    A contrast can speak for or against a head only if both sides have the same number of parameters (within
-    EQUAL_SIZE) and the same learning rates were tried for both.
+    A contrast can speak for or against a head only if it is fair: both sides have the same number of parameters (within
+    EQUAL_SIZE), and the same learning rates were tried for both.
 
     Args:
-        counted: the head's contrasts in the family, each with its p-value after Holm's correction.
+        counted: the head's contrasts in the family.
+        adjusted, among_fair: p-values after Holm's correction over the whole family, and over its fair contrasts.
 
     Returns:
         A dict with these keys:
 
         * `advice`: `mixed`, `better` or `worse` if the perplexity is significantly lower, higher or both; `open` if no
           change is significant; `untested` if no contrast can speak.
-        * `lower`, `higher`, `compared`: numbers of corpora. A cut of a corpus is that corpus.
-        * `gain`: the changes that can speak, lowest to highest, as text; `at_equal_time`: True if a significantly lower
-          perplexity was reached at equal time (within EQUAL_TIME).
+        * `lower`, `higher`: the corpora with a significantly lower or higher perplexity, as text.
+        * `gain`: the changes that can speak, lowest to highest, as text; `basis`: numbers of seeds, and of contrasts
+          with bracketed rates.
+        * `by_family`: the changes that are significant in the family of fair contrasts only, as text.
     """
-    fair = {one: p for one, p in counted if one.is_equal_size and one.has_equal_search}
-    lower = [one for one, p in fair.items() if p < ALPHA and one.change < 0]
-    higher = [one for one, p in fair.items() if p < ALPHA and one.change > 0]
-    corpora = [len({contrasts.corpus_of(one.setting.dataset) for one in own}) for own in (lower, higher, fair)]
+    fair = [one for one in counted if one.is_fair]
+    lower, higher = ([one for one in fair if adjusted[one] < ALPHA and sign * one.change > 0] for sign in (-1, 1))
     if lower and higher:
         kind = "mixed"
     elif lower or higher:
         kind = "better" if lower else "worse"
     else:
         kind = "open" if fair else "untested"
-    changes = sorted(one.change for one in fair)
-    texts = [numbers.number(change, 1, signed=True) for change in changes[:1] + changes[-1:]]
+    unsure = [one for one in fair if among_fair[one] < ALPHA <= adjusted[one]]
     return {
         "advice": kind,
-        **dict(zip(("lower", "higher", "compared"), corpora, strict=True)),
-        "gain": " to ".join(dict.fromkeys(texts)),
-        "at_equal_time": any(one.is_equal_time for one in lower),
+        "lower": " and ".join(contrasts.corpora(lower)),
+        "higher": " and ".join(contrasts.corpora(higher)),
+        "gain": numbers.span([one.change for one in fair], signed=True),
+        "basis": contrasts.basis(fair) if fair else "",
+        "by_family": "; ".join(
+            f"on {one.setting.labels[0]} {one.change_text} "
+            f"(p = {numbers.p_value(among_fair[one])} or {numbers.p_value(adjusted[one])}, by family)"
+            for one in unsure
+        ),
     }
 
 

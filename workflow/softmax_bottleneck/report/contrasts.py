@@ -15,12 +15,11 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.archive import FinishedStudy, machine
 from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, student, welch_p
 from softmax_bottleneck.statistics.pooled import Choice, choose, holm, per_seed, share_of_gain
@@ -28,6 +27,7 @@ from softmax_bottleneck.study import Run, canonical_json
 
 EQUAL_SIZE = 0.01  # relative difference of parameters; chosen after the runs, and the aim of rank-or-mixture.yaml
 EQUAL_TIME = 0.05  # relative difference of seconds per epoch
+TIMED = 3  # runs of each side on a machine that a ratio of times needs; chosen after the runs
 SHAPE = ("hidden_size", "context_size")  # of a body; they make up for the parameters of a head
 RATE = "learning_rate"
 SEARCH = -1  # stands for the seeds of a study's search, which has only the mean of their validation losses
@@ -150,12 +150,11 @@ class Sample:
         return statistics.geometric_mean(own) if own else math.nan
 
     @cached_property
-    def seconds(self) -> dict[str, float]:
-        """{machine with its threads: median seconds per epoch over the runs at all learning rates}."""
-        timed = pd.Series(
-            [run.values.get("sec_per_epoch") for run in self.runs], [run.machine for run in self.runs], float
-        )
-        return {str(machine): float(median) for machine, median in timed.groupby(level=0).median().dropna().items()}
+    def seconds(self) -> dict[str, list[float]]:
+        """{machine with its threads: seconds per epoch of the runs at all learning rates, in ascending order}."""
+        timed = sorted((run.machine, run.values["sec_per_epoch"]) for run in self.runs if "sec_per_epoch" in run.values)
+        groups = itertools.groupby(timed, key=lambda pair: pair[0])
+        return {machine: [seconds for _, seconds in own] for machine, own in groups}
 
     @property
     def studies(self) -> list[str]:
@@ -257,16 +256,39 @@ class Contrast:
         return self.model.mean("parameters") / self.baseline.mean("parameters")
 
     @property
+    def change_text(self) -> str:
+        """The change without its interval, such as `−4.5 %`."""
+        return f"{numbers.number(self.change, 1, signed=True)}\u00a0%"
+
+    @property
     def is_equal_size(self) -> bool:
         """True if the numbers of parameters differ by at most EQUAL_SIZE."""
         return abs(self.size - 1) <= EQUAL_SIZE
 
+    def times(self, least: int = TIMED) -> dict[str, float]:
+        """Return {machine: seconds per epoch relative to the baseline} where both sides have at least `least` runs.
+
+        A ratio is of the lowest seconds of both sides, because a busy machine only slows a run.
+        """
+        own, base = self.model.seconds, self.baseline.seconds
+        shared = sorted(own.keys() & base.keys())
+        return {name: own[name][0] / base[name][0] for name in shared if min(len(own[name]), len(base[name])) >= least}
+
     @property
-    def time(self) -> float:
-        """The seconds per epoch relative to the baseline, on machines that trained both; nan without any."""
-        shared = self.model.seconds.keys() & self.baseline.seconds.keys()
-        ratios = [self.model.seconds[machine] / self.baseline.seconds[machine] for machine in sorted(shared)]
-        return statistics.geometric_mean(ratios) if ratios else math.nan
+    def time(self) -> str:
+        """The range of `times` over processors as text, or every machine if one is a GPU; a dash without any."""
+        every = {machine(name.rpartition(", ")[0]): (name, ratio) for name, ratio in self.times(1).items()}
+        if not any("NVIDIA" in label for label in every):
+            return time_range([self])
+        few = {
+            label: "" if name in self.times() else f" (fewer than {TIMED} runs)" for label, (name, _) in every.items()
+        }
+        return ", ".join(f"{label}{few[label]} {numbers.number(ratio, 1)}" for label, (_, ratio) in every.items())
+
+    @property
+    def single_time(self) -> str:
+        """The range of `times` as text, even of single runs."""
+        return numbers.span([*self.times(1).values()])
 
     @property
     def rank(self) -> float:
@@ -274,9 +296,9 @@ class Contrast:
         return self.model.mean(PRESS_RANK) / self.baseline.mean(PRESS_RANK)
 
     @property
-    def is_equal_time(self) -> bool:
-        """True if the seconds per epoch differ by at most EQUAL_TIME."""
-        return abs(self.time - 1) <= EQUAL_TIME
+    def is_fair(self) -> bool:
+        """True if a verdict on the head can follow: sizes are equal, and the learning rates tried are the same."""
+        return self.is_equal_size and self.has_equal_search
 
     @property
     def has_equal_search(self) -> bool:
@@ -293,7 +315,12 @@ class Contrast:
         """The learning rates as text, such as `best of {20}: 20 and {10, 20}: 10, not bracketed`."""
         choices = (self.model.choice, self.baseline.choice)
         shown = [f"{{{', '.join(f'{rate:g}' for rate in one.tried)}}}: {one.value:g}" for one in choices]
-        return f"best of {' and '.join(shown)}, {'bracketed' if self.is_tuned else 'not bracketed'}"
+        return f"best of {' and '.join(shown)}, {self.bracketed}"
+
+    @property
+    def bracketed(self) -> str:
+        """`bracketed` or `not bracketed`, by `is_tuned`."""
+        return "bracketed" if self.is_tuned else "not bracketed"
 
     @property
     def n(self) -> tuple[int, int]:
@@ -303,7 +330,7 @@ class Contrast:
     @property
     def value_text(self) -> str:
         """The change with its interval, such as `−4.5 % (95 % interval −6.8 to −2.0)`."""
-        value = f"{numbers.number(self.change, 1, signed=True)}\u00a0%"
+        value = self.change_text
         return value if self.ends is None else f"{value} (95\u00a0% interval {numbers.interval(*self.ends, 1)})"
 
     @property
@@ -316,8 +343,13 @@ class Contrast:
         """The contrast as text with setting, numbers of seeds, costs and learning rates."""
         diverged = f", {self.n_diverged} diverged" if self.n_diverged else ""
         value = f"{self.value_text}, {numbers.counts(self.n)}{diverged}"
-        costs = f"{numbers.number(self.size)} × parameters, {numbers.number(self.time, 1)} × seconds per epoch"
-        return f"{self.label}; {self.setting.label}: {value}; {costs}; {self.rates}"
+        return f"{self.label}; {self.setting.label}: {value}; {self.costs}; {self.rates}"
+
+    @property
+    def costs(self) -> str:
+        """The costs relative to the baseline as text; a time that is unknown is left out."""
+        time = "" if self.time == numbers.DASH else f", {self.time} × seconds per epoch"
+        return f"{numbers.number(self.size)} × parameters{time}"
 
     @property
     def studies(self) -> list[str]:
@@ -329,12 +361,19 @@ class Contrast:
 class Named:
     """A contrast that a study's file named before its runs.
 
-    `p` is its p-value after Holm's correction over the named contrasts of the study.
+    Attributes:
+        study: the name of the study.
+        contrast: the contrast, each side at its own best tried rate.
+        p: its p-value after Holm's correction over the named contrasts of the study.
+        tests: the number of these contrasts that have a p-value.
+        note: what was known or added between the naming and the runs, as text.
     """
 
     study: str
     contrast: Contrast
     p: float
+    tests: int
+    note: str = ""
 
     @property
     def is_lower(self) -> bool:
@@ -343,8 +382,37 @@ class Named:
 
     @property
     def text(self) -> str:
-        """The contrast as text with its corrected p-value."""
-        return f"{self.contrast.text}; p = {numbers.p_value(self.p)} after Holm’s correction"
+        """The contrast as text with its corrected p-value, the family of the correction, and the note."""
+        holm = f"p = {numbers.p_value(self.p)} after Holm’s correction (family of {self.tests} in {self.study})"
+        return "; ".join(filter(None, [self.contrast.text, "" if math.isnan(self.p) else holm, self.note]))
+
+
+def time_range(contrasts: Iterable[Contrast]) -> str:
+    """Return the range of seconds per epoch relative to the baseline over contrasts and machines, or a dash."""
+    return numbers.span([ratio for one in contrasts for ratio in one.times().values()])
+
+
+def corpora(own: Iterable[Contrast]) -> list[str]:
+    """Return the titles of the corpora, each once; a cut of a corpus is that corpus."""
+    titles: dict[str, str] = {}
+    for one in own:
+        titles.setdefault(corpus_of(one.setting.dataset), one.setting.labels[0].partition(", ")[0])
+    return list(titles.values())
+
+
+def basis(own: Sequence[Contrast]) -> str:
+    """Return the numbers of seeds, and how many contrasts have bracketed rates, such as `n = 3, 1 of 3 bracketed`."""
+    counts = numbers.span([n for one in own for n in one.n], 0)
+    return f"n = {counts}, {sum(one.is_tuned for one in own)} of {len(own)} bracketed"
+
+
+def distinct(own: Iterable[Named]) -> list[Named]:
+    """Return named contrasts without repeats: of those with the same two models, the one with the largest p-value."""
+    found: dict[tuple[Model, Model], Named] = {}
+    for one in own:
+        key = (one.contrast.model.model, one.contrast.baseline.model)
+        found[key] = max(found.get(key, one), one, key=lambda named: named.p)
+    return list(found.values())
 
 
 # --- which models are contrasted ------------------------------------------------------------------------------------
@@ -403,7 +471,7 @@ def at_equal_time(found: Mapping[Model, Sample], contrast: Contrast) -> Contrast
     base = contrast.baseline.model
     others = [sample for model, sample in found.items() if but_width(model) == but_width(base)]
     rivals = [Contrast(contrast.label, contrast.model, sample) for sample in others]
-    rivals = [rival for rival in rivals if rival.time >= 1 / (1 + EQUAL_TIME)]
+    rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
     order = {id(one): (one.baseline.mean(VALID_PPL), one.baseline.mean("parameters")) for one in rivals}
     best = min(rivals, key=lambda rival: order[id(rival)], default=None)
     return best if best and best.baseline.model.setting != base.setting else None
@@ -422,6 +490,7 @@ def named(
     studies: Sequence[FinishedStudy],
     lists: Mapping[str, Any],
     left_out: Mapping[str, Mapping[str, Sequence[int]]],
+    notes: Mapping[str, Mapping[str, str]],
 ) -> list[Named]:
     """Return the contrasts that studies named before their runs and that have runs.
 
@@ -430,6 +499,7 @@ def named(
         studies: the studies, whose settings tell what the names of models mean.
         lists: {study: {dataset: {label: [model, baseline]}}}, for studies whose files do not have the key `contrasts`.
         left_out: {study: {model: seeds}}: seeds that chose the settings of a model.
+        notes: {study: {dataset: note}}, printed beside the contrasts.
     """
     settings = {study.study: study.settings for study in studies}
     pairs = []
@@ -442,7 +512,9 @@ def named(
                 known = [replace(side, left_out=own) for side, own in zip(sides, seeds, strict=True) if side]
                 if len(known) == 2 and all(side.log_ppl for side in known):
                     pairs.append((study, Contrast(label, *known)))
-    return families(pairs)
+    return [
+        replace(one, note=notes.get(one.study, {}).get(one.contrast.setting.dataset, "")) for one in families(pairs)
+    ]
 
 
 def _declared(studies: Sequence[FinishedStudy]) -> dict[str, dict[str, dict[str, list[str]]]]:
@@ -468,7 +540,8 @@ def families(pairs: Iterable[tuple[str, Contrast]]) -> list[Named]:
     named = []
     for study, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
         own = [contrast for _, contrast in group]
-        named += [Named(study, *one) for one in zip(own, holm([one.p for one in own]), strict=True)]
+        tests = sum(not math.isnan(one.p) for one in own)
+        named += [Named(study, *one, tests) for one in zip(own, holm([one.p for one in own]), strict=True)]
     return named
 
 

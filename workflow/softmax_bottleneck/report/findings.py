@@ -10,27 +10,30 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations
+from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report import contrasts, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.claims import known_distributions as fits
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.contrasts import Contrast, Model, Named, Sample
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
-from softmax_bottleneck.statistics.intervals import ALPHA
+from softmax_bottleneck.statistics.intervals import ALPHA, Interval, student
 from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
-DECISIVE = "rank-or-mixture"  # the study whose named contrasts are the first two findings
 LAYERS = ("tanh layer against Softmax", "MoC against tanh layer")  # named contrasts
 POINTWISE = ("sigsoftmax", "gss")  # heads with a fixed function of every logit
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
-WEAK = 0.24  # Parthiban et al. call correlations of 0.21 to 0.24 weak
+WEAK = 0.48  # a correlation is weak below it, as in report/claims.yaml
 CHANGE = "change in test perplexity, % (orange: exploratory)"  # an axis
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
-DECIDING = ("mixing-contexts", "rank-without-mixing", "equal-time")  # the findings that must hold for the answer
+HOLDS, OPEN, FAILS = "holds", "open", "fails"  # states of a finding, and keys of its texts in report/findings.yaml
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,9 @@ class Evidence:
     def of(cls, studies: Sequence[FinishedStudy]) -> "Evidence":
         """Return the evidence of some studies."""
         found = contrasts.samples(studies)
-        return cls(studies, found, contrasts.named(found, studies, TEXTS["named"], TEXTS["left_out"]))
+        return cls(
+            studies, found, contrasts.named(found, studies, *(TEXTS[key] for key in ("named", "left_out", "notes")))
+        )
 
     def against(self, label: str) -> list[Contrast]:
         """Return the exploratory contrasts of a head of report/findings.yaml with the softmax, one per setting."""
@@ -57,29 +62,24 @@ class Finding:
     """A finding with its evidence.
 
     Attributes:
-        holds: True if the evidence supports the finding.
+        state: HOLDS if the evidence supports the finding, FAILS if it refutes it, OPEN if it does neither.
         number: the main number with its interval, as text.
         figure: the figure.
         studies: the names of the studies that provide the evidence; they may repeat.
         is_named: True if a study's file named the comparison before its runs; otherwise the finding is exploratory.
         facts: {placeholder: value} for the sentences of the finding in report/findings.yaml.
         details: further numbers, one text each.
-        is_open: True if the evidence cannot decide, unless it refutes the finding.
+        more: keys of further sentences in report/findings.yaml that apply.
     """
 
-    holds: bool
+    state: str
     number: str
     figure: DotPlot
     studies: Iterable[str]
     is_named: bool
     facts: Mapping[str, Any] = field(default_factory=dict)
     details: Sequence[str] = ()
-    is_open: bool = False
-
-    @property
-    def state(self) -> str:
-        """`fails`, `open` or `holds`: the key of the finding's sentence in report/findings.yaml."""
-        return "fails" if not self.holds else "open" if self.is_open else "holds"
+    more: Sequence[str] = ()
 
 
 def _rows(own: Sequence[Contrast], others: Sequence[Contrast]) -> list[Row]:
@@ -105,30 +105,46 @@ def _head(contrast: Contrast) -> str:
 def _by_mixing(
     evidence: Evidence, label: str, others: Sequence[Contrast], details: Iterable[str], more: Sequence[str]
 ) -> Finding | None:
-    """Return the finding on a contrast that several studies named for LSTMs; None if DECISIVE has no runs of it.
+    """Return the finding on a contrast that studies named for LSTMs on natural text; None without any.
 
-    `more` are the labels of further named contrasts, which are only shown. The finding holds if the perplexity is
-    significantly lower on a corpus and significantly higher on none.
+    `more` are the labels of further named contrasts, which are only shown. The finding fails if the perplexity is
+    significantly higher on a corpus. Otherwise it holds if the perplexity is significantly lower on one.
     """
-    same = [one for one in evidence.named if one.contrast.label == label and one.contrast.setting.is_lstm]
-    main = next((one for one in same if one.study == DECISIVE), None)
-    if main is None:
+    own = [one for one in evidence.named if one.contrast.label == label and one.contrast.setting.is_lstm]
+    natural = contrasts.distinct(one for one in own if not one.contrast.setting.is_synthetic)
+    same = sorted(natural, key=lambda one: not one.contrast.is_tuned)  # the bracketed ones give the main number
+    if not same:
         return None
-    rest = [one for one in same if one is not main]
-    corpora = [(contrasts.corpus_of(one.contrast.setting.dataset), one.is_lower) for one in same]
-    every, lower = {corpus for corpus, _ in corpora}, {corpus for corpus, is_lower in corpora if is_lower}
-    also = [one for one in evidence.named if one.contrast.label in more]
-    shown = [one.contrast for one in (main, *rest)]
+    also = contrasts.distinct(one for one in evidence.named if one.contrast.label in more)
+    shown = [one.contrast for one in same]
     unnamed = [one for one in others if one.setting not in {contrast.setting for contrast in shown}]
+    lower = [one.contrast for one in same if one.is_lower]
+    rest = [one.contrast for one in same if not one.is_lower]
+    changes = [_join(map(_change, lower)), *([f"not significantly on {_join(map(_change, rest))}"] if rest else [])]
+    is_higher = any(one.contrast.change > 0 and one.p < ALPHA for one in same)
     return Finding(
-        holds=bool(lower) and not any(one.contrast.change > 0 and one.p < ALPHA for one in same),
-        number=main.text,
+        state=FAILS if is_higher else HOLDS if lower else OPEN,
+        number=same[0].text,
         figure=DotPlot(_rows(shown, unnamed), CHANGE),
         studies=[name for one in [*shown, *unnamed] for name in one.studies],
         is_named=True,
-        facts={"lower": len(lower), "compared": len(every), "change": numbers.number(abs(main.contrast.change), 1)},
-        details=[*(one.text for one in [*rest, *also]), *details],
+        facts={
+            "lower": "; ".join(changes),
+            "gain": numbers.span([-one.change for one in lower]),
+            "corpora": _join(contrasts.corpora(lower)),
+            "basis": contrasts.basis(shown),
+            "time": contrasts.time_range(shown),
+        },
+        details=[*(one.text for one in [*same[1:], *also]), *details],
     )
+
+
+def _change(contrast: Contrast) -> str:
+    return f"{contrast.setting.labels[0]} ({contrast.change_text}, {contrast.bracketed})"
+
+
+def _join(texts: Iterable[str]) -> str:
+    return " and ".join(texts)
 
 
 def mixing_contexts(evidence: Evidence) -> Finding | None:
@@ -163,70 +179,123 @@ def mixing_probabilities(evidence: Evidence) -> Finding | None:
 def rank_without_mixing(evidence: Evidence) -> Finding | None:
     """Return the finding on the named contrasts of SigSoftmax and GSS with the softmax; None without any.
 
-    It fails if a head has a significantly lower perplexity, each at its own best learning rate. Otherwise it is open if
-    fewer rates were tried for a head than for the softmax; `details` then has the contrasts at the shared rates, too.
+    It fails if a head has a significantly lower perplexity on natural text, each at its own best learning rate.
+    Otherwise it is open if a head has a lower one at the shared rates or on a designed language, or if fewer rates were
+    tried for a head than for the softmax. `details` then has the contrasts at the shared rates, too.
     """
-    own = [one for one in evidence.named if one.contrast.model.model.head in POINTWISE and one.contrast.ends]
+    every = [one for one in evidence.named if one.contrast.model.model.head in POINTWISE]
+    own = [one for one in every if one.contrast.ends and not one.contrast.setting.is_synthetic]
     if not own:
         return None
+    designed = [one for one in every if one.contrast.ends and one.contrast.setting.is_synthetic]
+    rest = [one for one in every if one not in own]
     named = [one.contrast for one in own]
     shared = contrasts.families((one.study, contrasts.at_shared_rates(one.contrast)) for one in own)
-    keys = {(one.setting, one.model.model.options) for one in named}
-    every = [one for label in ("SigSoftmax", "GSS") for one in evidence.against(label) if one.ends]
-    others = [one for one in every if (one.setting, one.model.model.options) not in keys]
-    ratios = [numbers.number(end(one.rank for one in named), 0) for end in (min, max)]
-    lower, lower_shared = (sum(one.is_lower for one in group) for group in (own, shared))
+    keys = {(one.contrast.setting, one.contrast.model.model.options) for one in every}
+    against = [one for label in ("SigSoftmax", "GSS") for one in evidence.against(label) if one.ends]
+    others = [one for one in against if (one.setting, one.model.model.options) not in keys]
+    gains, gains_shared = ([one.contrast for one in group if one.is_lower] for group in (own, shared))
+    is_fair = all(one.has_equal_search for one in named)
+    is_open = bool(gains_shared) or not is_fair or any(one.is_lower for one in designed)
+    shown = [*named, *(one.contrast for one in rest if one.contrast.ends)]
     return Finding(
-        holds=not lower,
-        is_open=not all(one.has_equal_search for one in named),
+        state=FAILS if gains else OPEN if is_open else HOLDS,
         number=own[0].text,
-        figure=DotPlot(_rows(named, others), CHANGE),
-        studies=[name for one in [*named, *others] for name in one.studies],
+        figure=DotPlot(_rows(shown, others), CHANGE),
+        studies=[name for one in [*(one.contrast for one in every), *others] for name in one.studies],
         is_named=True,
-        facts={"lower": lower, "shared": lower_shared, "compared": len(own)},
+        facts={
+            "lower": len(gains),
+            "shared": len(gains_shared),
+            "uncorrected": sum(one.contrast.sign < 0 for one in shared),
+            "gains": numbers.span([one.change for one in gains_shared]),
+            "compared": len(own),
+            "changes": numbers.span([one.change for one in named]),
+            "corpora": _join(contrasts.corpora(named)),
+            "time": contrasts.time_range(named),
+            "ranks": numbers.span([one.contrast.rank for one in every], 0),
+            "basis": contrasts.basis(named),
+            "language": "; ".join(_designed(one.contrast) for one in designed),
+        },
         details=[
-            f"These heads have {ratios[0]} to {ratios[1]} times the softmax’s Press rank",
-            *(one.text for one in own[1:]),
+            *(one.text for one in [*own[1:], *rest]),
             *(f"At shared learning rates: {one.text}" for one in shared),
         ],
+        more=["language"] if designed else [],
     )
 
 
-def known_distributions(evidence: Evidence) -> Finding | None:
-    """Return the estimate of how well Press ranks predict the KL in fits to known distributions; None without fits.
+def _designed(one: Contrast) -> str:
+    return f"{_head(one)}, {one.short_text}, {numbers.counts(one.n)}, {one.bracketed}"
 
-    The study with the most fits gives the main number. The others are in `details`, with the heads' gains.
+
+def known_distributions(evidence: Evidence) -> Finding | None:
+    """Return the estimate of how Press rank and KL are related in fits to known distributions; None without fits.
+
+    The study with the most fits gives the main number, with all heads and without each of `without` of
+    report/findings.yaml. It holds if every such correlation is weak, fails if none is, and is open otherwise. The other
+    studies are in `details`, with the heads' gains.
     """
     studies = sorted(evidence.studies, key=lambda study: -len(study.records.synthetic))
     entries = [(study, entry) for study in studies for entry in study.claims if entry["verdict"] != r.CANNOT]
     valid = [(study, one) for study, entry in entries if entry["id"] == RANK_AND_KL for one in entry["numbers"][:1]]
     if not valid:
         return None
-    study, number = valid[0]
-    closed = [one for entry in study.claims if entry["id"] == GAPS for one in entry["numbers"]]
-    gains = [(_fitted(one["what"]), one) for one in sorted(closed, key=lambda one: -one["value"])]
+    study = valid[0][0]
+    own = narrow_fits(study)
+    dropped = [(), *((name,) for name in TEXTS["without"]), tuple(TEXTS["without"])]
+    found = [correlation(own[~own["model"].isin(names)]) for names in dropped]
+    by_rank = correlation(own, is_ranked=True)
+    is_weak = [max(abs(one.low), abs(one.high)) < WEAK for one in found]
+    closed = [entry for entry in study.claims if entry["id"] == GAPS]
+    gaps = sorted((one for entry in closed for one in entry["numbers"]), key=lambda one: -one["value"])
+    gains = [(_fitted(one["what"]), one) for one in gaps]
     rows = [Row(name, one["value"], one["low"], one["high"], is_second=True) for name, one in gains if one["high"]]
+    texts = [
+        f"{numbers.number(one.value, signed=True)} ({numbers.interval(one.low, one.high)})" for one in [*found, by_rank]
+    ]
+    labels = ["with all heads", *(f"without {_join(map(_fitted, names))}" for names in dropped[1:])]
     return Finding(
-        holds=max(abs(number["low"] or math.inf), abs(number["high"] or math.inf)) <= WEAK,
-        number=f"r = {number['text']} seeds, {_count(study)}",
+        state=HOLDS if all(is_weak) else OPEN if any(is_weak) else FAILS,
+        number=f"Pearson’s correlation of log Press rank and log KL, {numbers.counts(by_rank.n)} seeds: "
+        + "; ".join(f"{text} {label}" for text, label in zip(texts, labels, strict=False)),
         figure=DotPlot([row for row in rows if row.low > LEAST_GAP], "share of the softmax’s KL gap closed, %"),
         studies=[one.name for one, _ in valid],
         is_named=False,
-        facts={"r": numbers.number(number["value"], 2)},
+        facts={
+            "fits": f"{len(own):,}",
+            "heads": own["model"].nunique(),
+            "correlations": ", ".join(
+                f"{text.partition(' (')[0]} {label}" for text, label in zip(texts, labels, strict=False)
+            ),
+            "spearman": numbers.number(by_rank.value),
+        },
         details=[
+            f"Spearman’s correlation within each distribution and width, all heads: {texts[-1]}",
             *(f"KL gap closed at about equal size, {name}: {one['text']}" for name, one in gains),
-            *(f"r = {other['text']} seeds ({one.name}, {_count(one)})" for one, other in valid[1:]),
+            *(f"{one.name}, with all heads: {other['text']} seeds" for one, other in valid[1:]),
         ],
     )
 
 
-def _count(study: FinishedStudy) -> str:
-    """Return the numbers of fits of a study as text: of all, and of those with r > d, to which r refers."""
+def narrow_fits(study: FinishedStudy) -> pd.DataFrame:
+    """Return the fits of a study's first plan whose true rank exceeds the width, as `known_distributions.wide` does."""
     rows = study.records.synthetic
-    sizes = rows[rows["metric"] == "kl_nats"]["condition"].str.extract(r"(?:^|;)r=(\d+);.*\bd=(\d+)").astype(float)
-    tables = rows.loc[sizes.index, "table"]
-    first = sizes[tables == tables[sizes[1].notna()].value_counts().index[0]].dropna()
-    return f"{(first[0] > first[1]).sum():,} of {len(first):,} fits have r > d"
+    rows = rows[rows["condition"].str.contains(r"(?:^|;)r=\d+;.*\bd=\d+") & (rows["model"] != r.TRUTH)]
+    is_fit = rows["metric"] == fits.LOSS
+    return fits.wide(rows[rows["table"] == rows[is_fit]["table"].value_counts().index[0]]).query("r > d")
+
+
+def correlation(own: pd.DataFrame, is_ranked: bool = False) -> Interval:
+    """Return the mean over seeds of the correlation of log Press rank and log KL, with Student's interval.
+
+    The means over the heads of the same distribution and width are subtracted first. If `is_ranked` is true, the ranks
+    among these heads take the place of the logarithms.
+    """
+    if is_ranked:
+        own = own.assign(**own.groupby(["seed", "r", "d"])[[PRESS_RANK, fits.LOSS]].rank().map(np.exp))
+    values = [fits.within_distributions(PRESS_RANK, fits.LOSS, part) for _, part in own.groupby("seed")]
+    return student([np.array([value for value in values if np.isfinite(value)])[:, None]], ALPHA / 2)
 
 
 def _fitted(what: str) -> str:
@@ -238,34 +307,61 @@ def _fitted(what: str) -> str:
 
 
 def equal_time(evidence: Evidence) -> Finding | None:
-    """Return the estimate of MoS against the best softmax that takes no more time; None if no wider one was timed."""
+    """Return the estimate of MoS against the best softmax that takes no more time; None if no wider one was timed.
+
+    It needs three seeds of both: it holds if the softmax is significantly better, and fails if MoS is.
+    """
     lstms = [one for one in evidence.against("MoS") if one.setting.is_lstm and not one.setting.is_synthetic]
     equal = [one for one in lstms if one.is_equal_size]
     known = [(one, rival) for one in equal if (rival := contrasts.at_equal_time(evidence.found, one))]
     if not known:
         return None
     main, rival = max(known, key=lambda pair: min(pair[0].n))
+    wide = [one for one in lstms if one.setting == rival.baseline.model.setting]
     return Finding(
-        holds=rival.change > 0,
+        state={1: HOLDS, -1: FAILS}.get(rival.sign, OPEN),
         number=_rival(rival),
-        figure=DotPlot(_rows((), [rival for _, rival in known]), "MoS against a softmax of at most its time, %"),
-        studies=[name for _, rival in known for name in rival.studies],
+        figure=DotPlot(_rows((), [*(rival for _, rival in known), *wide]), "MoS against a softmax, %"),
+        studies=[name for one in [*(rival for _, rival in known), *wide] for name in one.studies],
         is_named=False,
-        facts={"change": numbers.number(100 * abs(math.expm1(-rival.interval.value)), 1), "n": min(rival.n)},
-        details=[*(_rival(other) for one, other in known if one is not main), f"At equal size: {main.text}"],
+        facts={"rival": Contrast("Softmax", rival.baseline, rival.model), "wide": wide[0] if wide else rival},
+        details=[
+            *(_rival(other) for one, other in known if one is not main),
+            *(f"At the rival’s width: {one.text}; single runs: {one.single_time} × seconds per epoch" for one in wide),
+            f"At equal size: {main.text}",
+        ],
+        more=["wide"] if wide else [],
     )
 
 
 def _rival(contrast: Contrast) -> str:
     """Return a contrast with a softmax in another setting as text."""
     wide = contrast.baseline.model.setting.label
-    return f"{contrast.label} at {contrast.setting.label} and Softmax at {wide}: {contrast.text.partition(': ')[2]}"
+    where = f"{contrast.label} at {contrast.setting.label} and Softmax at {wide}"
+    return f"{where}: {contrast.text.partition(': ')[2]}; single runs: {contrast.single_time} × seconds per epoch"
 
 
 IN_ORDER = (mixing_contexts, mixing_probabilities, rank_without_mixing, known_distributions, equal_time)
 FINDINGS: Mapping[str, Callable[[Evidence], Finding | None]] = {  # named as in report/findings.yaml
     find.__name__.replace("_", "-"): find for find in IN_ORDER
 }
+
+
+def verdict(found: Mapping[str, Finding], named: Sequence[Contrast]) -> str:
+    """Return the answer: what the named findings say of rank, then a sentence on each finding by its state.
+
+    A gain of MoS over MoC, or of a pointwise head, speaks for rank; a gain of MoC over the softmax, or pointwise heads
+    without one, against. The answer is `either` unless all named findings that are not open point the same way.
+    """
+    texts, states = TEXTS["answer"], {f"{name} {finding.state}" for name, finding in found.items()}
+    if not any(finding.is_named for finding in found.values()):
+        return str(texts["none"])
+    leads = [texts[key]["text"] for key in ("for", "against") if states.intersection(texts[key]["if"])]
+    sentences = leads if len(leads) == 1 else [texts["either"]]
+    for name, finding in found.items():
+        sentences.append(TEXTS["findings"][name].get("answer", {}).get(finding.state, "").format(**finding.facts))
+    sentences.append(texts["rates"].format(tuned=sum(one.is_tuned for one in named), named=len(named)))
+    return " ".join(filter(None, sentences))
 
 
 def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
@@ -283,7 +379,6 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """
     evidence = Evidence.of(studies)
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(evidence))}
-    is_answered = all(name in found and found[name].holds for name in DECIDING)
     printed = []
     for name, finding in found.items():
         texts = TEXTS["findings"][name]
@@ -292,7 +387,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         printed.append({
             "id": name,
             "title": texts["title"],
-            "sentence": texts[finding.state].format(**finding.facts),
+            "sentence": " ".join(texts[key].format(**finding.facts) for key in (finding.state, *finding.more)),
             "is_named": finding.is_named,
             "number": finding.number,
             "overturn": texts["overturn"].format(weak=numbers.number(WEAK)),
@@ -305,7 +400,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         })  # fmt: skip
     return {
         "question": TEXTS["question"],
-        "answer": TEXTS["answer" if is_answered else "open"],
+        "answer": verdict(found, [one.contrast for one in contrasts.distinct(evidence.named)]),
         "terms": TEXTS["terms"],
         "findings": printed,
     }

@@ -48,6 +48,12 @@ def interval(low: float | None, high: float | None, digits: int = 2) -> str:
     return "" if low is None or high is None else " to ".join(ends)
 
 
+def span(values: Sequence[float], digits: int = 1, *, signed: bool = False) -> str:
+    """Return the lowest and the highest value as text, such as `2.3 to 3.2`, or one if they are equal; else a dash."""
+    ends = [number(end(values), digits, signed=signed) for end in (min, max)] if values else [DASH]
+    return " to ".join(dict.fromkeys(ends))
+
+
 def percent(share: float) -> str:
     """Return a share as a percentage without decimals: `−3 %` for −0.03."""
     return f"{number(100 * share, 0)} %"

@@ -145,7 +145,7 @@ def width_and_loss(own: pd.DataFrame) -> float:
     return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= MIN_POINTS else math.nan
 
 
-def _within(first: str, second: str, own: pd.DataFrame) -> float:
+def within_distributions(first: str, second: str, own: pd.DataFrame) -> float:
     """Return Pearson's correlation of the logarithms of the columns `first` and `second` of `own`.
 
     `own` has the fits of one seed. From each logarithm, the mean over all heads with the same r and d is subtracted
@@ -162,7 +162,7 @@ def _within(first: str, second: str, own: pd.DataFrame) -> float:
 
 def _correlation(first: str, second: str, names: str, which: str) -> r.Quantity:
     what = f"Pearson’s r of {names}, same distribution and width"
-    return over_seeds(what, "", which, partial(_within, first, second))
+    return over_seeds(what, "", which, partial(within_distributions, first, second))
 
 
 def _mean(metric: str, own: pd.DataFrame) -> float:
