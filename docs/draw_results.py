@@ -161,7 +161,9 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
     for row in heads["rows"]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
         rows.append([row["label"], str(recommendation(row)).strip(), *costs, row["costs"]["press"]])
-    family = f"Holm’s family: the {heads['tests']} such contrasts with an interval, at any size and rates. Of two p-values,"
+    family = (
+        f"Holm’s family: the {heads['tests']} such contrasts with an interval, at any size and rates. Of two p-values,"
+    )
     return ["", *table(rows), "", f"{family} the first is over the {heads['fair']} at equal ones.", ""]
 
 
