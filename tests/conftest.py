@@ -1,6 +1,7 @@
 """Shared fixtures: one thread per process (results are compared to the bit), and the mirror of real corpora."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads that spin slow a busy machine tenfold
@@ -8,7 +9,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
-from softmax_bottleneck.report import archive
+from softmax_bottleneck.report import archive, archived_cells
 from softmax_bottleneck.study import Study
 
 try:
@@ -26,6 +27,7 @@ os.fsync = lambda descriptor: None  # nothing of a test has to survive a power c
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Steps that run inside a test would keep a GPU's lease until the tests end, and those in other processes wait for it.
 os.environ["SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"] = "1"
+SHIPPED, archive.FOLDER = archive.FOLDER, Path("no-archives")  # to read them takes longer than to draw a small page
 
 
 @pytest.fixture
@@ -35,10 +37,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def no_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For pages of made-up studies that say nothing of archived studies."""
-    monkeypatch.setattr(archive, "FOLDER", tmp_path / "no-evidence")
+@pytest.fixture(scope="module")
+def shipped() -> Iterator[None]:
+    """For tests of a module that need the archived studies of report/evidence/."""
+    with pytest.MonkeyPatch.context() as patch:
+        for made in (archived_cells.best_cells, archived_cells.study_of):
+            made.cache_clear()
+        patch.setattr(archive, "FOLDER", SHIPPED)
+        yield
+    archived_cells.best_cells.cache_clear()
 
 
 @pytest.fixture(scope="session")

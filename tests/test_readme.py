@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 import draw_results  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("shipped")
 RESULTS = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("results.md", "evidence.md"))
 PPL = 1  # a column
 NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?")

@@ -147,6 +147,7 @@ def test_snakemakes_own_report_files_every_result(nano: Path) -> None:
 
 @pytest.mark.pipeline
 @pytest.mark.corpora
+@pytest.mark.tier2
 def test_real_text_goes_through_every_rule(tmp_path: Path, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands that Snakemake would call, in its order, called here; then nothing is left for it to do."""
     study = ROOT / "tests" / "nano-ptb.yaml"

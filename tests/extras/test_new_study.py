@@ -179,6 +179,7 @@ def test_a_byte_order_mark_is_left_out_only_where_a_file_begins(texts: Path, cap
 
 
 @pytest.mark.corpora
+@pytest.mark.tier2
 def test_wikitext_2_keeps_its_published_tokens(texts: Path, mirror: Path) -> None:
     """Merity et al. 2017, Table 1, with an <eos> for each line, empty ones included."""
     assert main(["new-study", "--from", str(mirror / "wikitext-2"), "--name", "wt2"]) == 0

@@ -276,20 +276,6 @@ def test_g10_no_text_becomes_markup_anywhere(place, harmless):
     assert all(link.startswith(("#", "data:")) for link in page.links)
 
 
-@pytest.mark.fault("G11")
-def test_g11_words_that_mean_something_to_plots_are_drawn_as_they_are(place, no_evidence):
-    """Use every hazard as a label of a model: no figure fails."""
-    text = fake.STUDY[: fake.STUDY.index("experiments:")] + "experiments:\n  parthiban2021-figure7: {models: all}\n"
-    study = fake.load(place, text.replace("seeds: [1, 2, 3]", "seeds: [1]"))
-    for run in study.needed:
-        fake.write_run(run)
-    labels = dict(zip(study.labels, ["$x", "$\\frac{", "a_b^c", "50 %&#~", "\\unk{", "{$}"], strict=True))
-    evil = dataclasses.replace(study, labels=labels)
-    page = Page(fake.page(evil))
-    assert all(label in page.text for label in labels.values())
-    assert sum(link.startswith("data:image/svg+xml") for link in page.links) >= 2  # with the overview
-
-
 # --- nothing finished, nothing published ----------------------------------------------------------------------------
 @pytest.mark.fault("G13")
 def test_g13_a_page_without_results_says_so_and_exits_3(place, capsys):

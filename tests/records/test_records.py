@@ -6,6 +6,7 @@ from pathlib import Path
 
 import fake_results as fake
 import pytest
+import small
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import render, report
 from softmax_bottleneck.report.claims.rules import CorpusData
@@ -156,15 +157,14 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     assert view.matching("*") == sorted({other.model for other in study.needed})
 
 
-def test_tables_and_page_are_made_again_from_the_studys_folder_alone(study) -> None:
+def test_tables_and_page_are_made_again_from_the_studys_folder_alone(finished, place) -> None:
     """With the runs renamed away `render` and `report` write the same bytes."""
-    fake.write_all(study)
+    study = small.copied(finished, place)
     home = study.store.study_folder(study.name)
-    made = fake.build(study)
     rendered = [path for path in home.rglob("*") if path.suffix in {".csv", ".html", ".svg", ".json"}]
     before = {path: path.read_bytes() for path in rendered if path.name != "claims.json"}
     (study.store.root / "runs").rename(study.store.root / "elsewhere")
     render.render(study, home)
     report.report(home)
-    assert made in before and len(before) > 20
+    assert home / "report" / "index.html" in before and len(before) > 5
     assert [path.name for path in before if path.read_bytes() != before[path]] == []

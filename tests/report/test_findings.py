@@ -203,7 +203,7 @@ def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_ope
     assert finding.state == "open" and finding.more == ["language"] and finding.facts["compared"] == 1
 
 
-def test_the_answer_follows_from_the_archives() -> None:
+def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = findings.answer(archive.load_all())
     assert shown["answer"].startswith(findings.TEXTS["answer"]["either"])
     parts = [part for one in shown["findings"] for part in one["sentence"].split(". ")]
@@ -211,7 +211,7 @@ def test_the_answer_follows_from_the_archives() -> None:
     assert [finding["is_named"] for finding in shown["findings"]] == [True, True, True, False, False]
 
 
-def test_what_findings_name_exists() -> None:
+def test_what_findings_name_exists(shipped) -> None:
     studies = archive.load_all()
     known = {entry["id"] for one in studies for entry in one.claims}
     assert all(set(texts["claims"]) <= known for texts in findings.TEXTS["findings"].values())

@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
@@ -18,7 +16,6 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts, paths
-from softmax_bottleneck.study.studies import STUDY_VARIABLE
 
 VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
 
@@ -58,7 +55,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory):
+def finished(tmp_path_factory: pytest.TempPathFactory, shipped):
     """Study and parsed page, all runs done."""
     folder = tmp_path_factory.mktemp("report")
     with pytest.MonkeyPatch.context() as patch:
@@ -159,43 +156,3 @@ def test_a_page_on_ones_own_texts_begins_with_the_best_head_and_quotes_no_paper(
     assert page.text.index("Which head should I use?") < page.text.index("Overall verdicts")
     assert not [words for words in ("paper, full size", "published cells", "56.8") if words in page.text]
     assert "no run of mos-nt-components* in this study" in page.text and "rank-or-mixture" not in page.text
-
-
-WITHOUT_TORCH = """
-import sys
-class NoTorch:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "torch":
-            raise ModuleNotFoundError("torch is not installed here")
-sys.meta_path.insert(0, NoTorch())
-from softmax_bottleneck.__main__ import main
-sys.exit(main(["render", *sys.argv[1:]]) or main(["report", *sys.argv[1:]]))
-"""
-
-
-def pages_of_process(folder: Path, *arguments: str, **environment: str) -> dict[Path, bytes]:
-    """Render and report a collected study in a process that cannot import torch; return the files it writes."""
-    paths = os.pathsep.join([str(config.ROOT / "workflow"), *sys.path])
-    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments]
-    env = {**os.environ, "PYTHONPATH": paths, **environment}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    written = (path for name in ("tables", "figures", "report") for path in (folder / "results").glob(f"*/{name}/*"))
-    return {path: path.read_bytes() for path in sorted(written)}
-
-
-@pytest.mark.fault("G5")
-def test_by_hand_and_by_the_workflow_the_report_has_the_same_bytes(place: Path) -> None:
-    """Whatever the threads, the order of sets, the locale, and the reader's own matplotlib."""
-    tables = ("parthiban2021-table2: {models: all}", "merity2017-ranks:")
-    figures = ("parthiban2021-figure4: {models: all}", "parthiban2021-figure7: {models: all}")
-    study = fake.load(place, fake.showing(*tables, *figures))
-    fake.write_all(study)
-    folder = study.store.study_folder(study.name)
-    collect.collect_to(study, folder)
-    workflow = {STUDY_VARIABLE: str(study.file.resolve()), "PYTHONHASHSEED": "1", "OPENBLAS_NUM_THREADS": "1"}
-    first = pages_of_process(place, "--log", "results/logs/render/fake.log", **workflow)
-    (place / "matplotlibrc").write_text("font.size: 20\nsvg.fonttype: none\n")
-    own = {"PYTHONHASHSEED": "2", "OPENBLAS_NUM_THREADS": "2", "LC_ALL": "C", "MPLBACKEND": "ps"}
-    second = pages_of_process(place, "--study", "study.yaml", **own)
-    assert len(first) > 10 and first == second

@@ -262,6 +262,7 @@ def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished)
     """Also with hostile labels, which are drawn literally."""
     study, found = finished["fake"]
     labels = {**study.labels, "mos": "$\\frac{1}{0}$ <script> & ]]>", "softmax": "$", "moc": "{{7*7}}"}
+    labels |= {"ss": "a_b^c \\unk{", "gss": "50 %&#~"}
     hostile = dataclasses.replace(study, labels=labels)
     figure = build((hostile, found), "parthiban2021-figure4")
     assert build((hostile, found), "parthiban2021-figure4") == figure

@@ -1,6 +1,6 @@
 """Recompute every derived number of the main paper from the paper's own tables.
 
-python tests/report/published_numbers.py   # write report/published/consistency.csv, which the report shows
+python docs/published_numbers.py   # write report/published/consistency.csv, which the report shows
 
 A printed number *follows* if some values that round to the printed inputs give a value that rounds to it. A number that
 is printed twice must be equal. Correlations of figures were read off vector drawings and may differ by DOT_TOLERANCE.
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from softmax_bottleneck.ranks import robustness  # noqa: E402
