@@ -101,16 +101,10 @@ def write_done(run: Run, status: str = "ok", reason: str | None = None, epochs: 
     epochs = epochs or run.schedule.epochs
     folder = Store().run_folder(run.path)
     done = {
-        "status": status,
-        "reason": reason,
-        "run": run.to_json(),
-        "parameters": 24_221_600,
-        "epochs": epochs,
-        "best_epoch": epochs,
-        "switch_epoch": 6 if epochs > 6 else None,
-        "timing": {"wall_s": 61.5, "seconds_per_epoch": 6.1},
-        "provenance": provenance(),
-    }
+        "status": status, "reason": reason, "run": run.to_json(), "parameters": 24_221_600, "epochs": epochs,
+        "best_epoch": epochs, "switch_epoch": 6 if epochs > 6 else None,
+        "timing": {"wall_s": 61.5, "seconds_per_epoch": 6.1}, "provenance": provenance(),
+    }  # fmt: skip
     artefacts.write_json(folder / "done.json", done)
     write_epochs(run, epochs)
 
@@ -173,16 +167,12 @@ def write_topk(run: Run) -> None:
     others = [{"word": word, "log_prob": p} for word, p in (("a", -3), ("b", -4), ("c", -5), ("d", -6))]
     contexts = [
         {
-            "group": group,
-            "context": number,
-            "target": word,
-            "published_target": word if run.dataset == "ptb" else None,
-            "note": "",
-            "hit": True,
+            "group": group, "context": number, "target": word,
+            "published_target": word if run.dataset == "ptb" else None, "note": "", "hit": True,
             "top": [{"word": word, "log_prob": -0.1}, *others],
         }
         for group, number, word in places
-    ]
+    ]  # fmt: skip
     hits = {k: {"rate": rate, "low": rate - 0.01, "high": rate + 0.01, "n": 82429} for k, rate in HITS.items()}
     facts = {"status": "ok", "contexts": contexts, "hits": hits}
     artefacts.write_json(Store().run_folder(run.path) / "topk.json", facts)

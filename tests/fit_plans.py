@@ -8,16 +8,10 @@ from softmax_bottleneck.study.fits import FitPlan, units_of
 
 LAW = {"vocabulary_size": 24, "topics": 2, "classes": 3, "markers_per_topic": 2, "affinity_bandwidth": 3.0}
 DIRICHLET = {
-    "kind": "dirichlet",
-    "alphas": [0.5],
-    "words": [8],
-    "contexts": 30,
-    "widths": [2],
-    "models": {"softmax": {"head": "softmax"}, "mos": {"head": {"name": "mos", "components": 2}}},
-    "bias": False,
-    "updates": 20,
-    "learning_rate": 0.1,
-}
+    "kind": "dirichlet", "alphas": [0.5], "words": [8], "contexts": 30, "widths": [2],
+    "models": {"softmax": {"head": "softmax"}, "mos": {"head": {"name": "mos", "components": 2}}}, "bias": False,
+    "updates": 20, "learning_rate": 0.1,
+}  # fmt: skip
 LANGUAGE = {
     "kind": "language",
     "language": LAW,

@@ -63,15 +63,9 @@ def lms_plif(logits: Array, options: Mapping[str, Any], parameters: Parameters) 
 
 
 POINTWISE: dict[str, Callable[[Array, Mapping[str, Any], Parameters], Array]] = {
-    "softmax": softmax,
-    "sigsoftmax": sigsoftmax,
-    "gss": gss,
-    "relu": relu,
-    "sigmoid": sigmoid_head,
-    "softcap": softcap,
-    "lms": lms,
-    "lms-plif": lms_plif,
-}
+    "softmax": softmax, "sigsoftmax": sigsoftmax, "gss": gss, "relu": relu, "sigmoid": sigmoid_head, "softcap": softcap,
+    "lms": lms, "lms-plif": lms_plif,
+}  # fmt: skip
 
 
 def normalised(weights: Array) -> Array:
@@ -134,11 +128,8 @@ def doc(options: Mapping[str, Any], parameters: Parameters, h: Array) -> Array:
 
 
 OTHERS: dict[str, Callable[[Mapping[str, Any], Parameters, Array], Array]] = {
-    "low-rank": low_rank,
-    "mixtape": mixtape,
-    "multi-facet": multi_facet,
-    "doc": doc,
-}
+    "low-rank": low_rank, "mixtape": mixtape, "multi-facet": multi_facet, "doc": doc,
+}  # fmt: skip
 
 
 def log_probs(

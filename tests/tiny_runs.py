@@ -25,37 +25,18 @@ from softmax_bottleneck.training import dynamic, dynamic_evaluation, fit, free_c
 
 VOCABULARY = 30
 BODY = {
-    "kind": "awd-lstm",
-    "embedding_size": 6,
-    "hidden_size": 8,
-    "context_size": 6,
-    "layers": 2,
-    "dropout_input": 0.2,
-    "dropout_hidden": 0.1,
-    "dropout_output": 0.3,
-    "dropout_embedding": 0.1,
-    "dropout_weight": 0.4,
+    "kind": "awd-lstm", "embedding_size": 6, "hidden_size": 8, "context_size": 6, "layers": 2, "dropout_input": 0.2,
+    "dropout_hidden": 0.1, "dropout_output": 0.3, "dropout_embedding": 0.1, "dropout_weight": 0.4,
     "embedding_noise": 0.0,
-}
+}  # fmt: skip
 NO_DROPOUT = {key: 0.0 for key in BODY if key.startswith("dropout")}
 TRANSFORMER_SIZES = {"embedding_size": 12, "hidden_size": 20, "context_size": 12, "layers": 3, "attention_heads": 4}
 PLATEAU = {"optimizer": "plateau-sgd", "plateau_factor": 1.75, "tested_weights": "last", "loss_divisor": "targets"}
 SCHEDULE = {
-    "optimizer": "et-asgd",
-    "learning_rate": 5.0,
-    "batch_size": 4,
-    "bptt": 12,
-    "variable_length": True,
-    "max_length_delta": 10,
-    "clip": 0.25,
-    "weight_decay": 1e-4,
-    "activation_penalty": 2.0,
-    "temporal_penalty": 1.0,
-    "epochs": 3,
-    "switch_after_epoch": 1,
-    "nonmonotone_window": 2,
-    "eval_batch_size": 3,
-}
+    "optimizer": "et-asgd", "learning_rate": 5.0, "batch_size": 4, "bptt": 12, "variable_length": True,
+    "max_length_delta": 10, "clip": 0.25, "weight_decay": 1e-4, "activation_penalty": 2.0, "temporal_penalty": 1.0,
+    "epochs": 3, "switch_after_epoch": 1, "nonmonotone_window": 2, "eval_batch_size": 3,
+}  # fmt: skip
 VARYING = {"timing", "wall_s", "provenance"}
 
 

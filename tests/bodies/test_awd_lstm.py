@@ -12,12 +12,8 @@ from softmax_bottleneck.bodies.awd_lstm import AWDLSTM
 V, T, B = 23, 7, 3
 SIZES = {"vocabulary_size": V, "embedding_size": 5, "hidden_size": 6, "context_size": 4, "layers": 3}
 DROPOUTS = {
-    "dropout_input": 0.4,
-    "dropout_hidden": 0.3,
-    "dropout_output": 0.5,
-    "dropout_embedding": 0.2,
-    "dropout_weight": 0.5,
-}
+    "dropout_input": 0.4, "dropout_hidden": 0.3, "dropout_output": 0.5, "dropout_embedding": 0.2, "dropout_weight": 0.5,
+}  # fmt: skip
 
 
 def make(**options) -> AWDLSTM:

@@ -35,13 +35,9 @@ def torchs_own(ours: bodies.Body) -> torch.nn.TransformerEncoder:
     layer = torch.nn.TransformerEncoderLayer(width, heads, SIZES["hidden_size"], dropout=0.0)
     other = torch.nn.TransformerEncoder(layer, SIZES["layers"], enable_nested_tensor=False).double()
     names = {
-        "self_attn.in_proj_": "queries_keys_values.",
-        "self_attn.out_proj.": "mixed.",
-        "linear1.": "widened.",
-        "linear2.": "narrowed.",
-        "norm1.": "attention_norm.",
-        "norm2.": "feedforward_norm.",
-    }
+        "self_attn.in_proj_": "queries_keys_values.", "self_attn.out_proj.": "mixed.", "linear1.": "widened.",
+        "linear2.": "narrowed.", "norm1.": "attention_norm.", "norm2.": "feedforward_norm.",
+    }  # fmt: skip
     state = ours.layers.state_dict()
     renamed = {}
     for key in other.layers.state_dict():

@@ -38,19 +38,12 @@ class Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append(self.path)
         status, body, length = {
-            "/html": (200, HTML, len(HTML)),
-            "/html-long": (200, HTML.ljust(len(BODY)), len(BODY)),
-            "/short": (200, BODY[:100], len(BODY)),
-            "/long": (200, BODY * 2, 2 * len(BODY)),
-            "/wrong": (200, BODY[::-1], len(BODY)),
-            "/redirect": (302, b"", 0),
-            "/elsewhere": (302, b"", 0),
-            "/loop": (302, b"", 0),
-            "/flaky": (200 if self.asked.count("/flaky") > 1 else 503, BODY, len(BODY)),
-            "/403": (403, HTML, len(HTML)),
-            "/404": (404, HTML, len(HTML)),
-            "/500": (500, b"", 0),
-        }.get(self.path, (200, BODY, len(BODY)))
+            "/html": (200, HTML, len(HTML)), "/html-long": (200, HTML.ljust(len(BODY)), len(BODY)),
+            "/short": (200, BODY[:100], len(BODY)), "/long": (200, BODY * 2, 2 * len(BODY)),
+            "/wrong": (200, BODY[::-1], len(BODY)), "/redirect": (302, b"", 0), "/elsewhere": (302, b"", 0),
+            "/loop": (302, b"", 0), "/flaky": (200 if self.asked.count("/flaky") > 1 else 503, BODY, len(BODY)),
+            "/403": (403, HTML, len(HTML)), "/404": (404, HTML, len(HTML)), "/500": (500, b"", 0),
+        }.get(self.path, (200, BODY, len(BODY)))  # fmt: skip
         if self.path == "/hang":
             self.over.wait(20)
             return

@@ -10,12 +10,8 @@ case $2 in --format=%T) echo RUNNING;; --format=%L) echo "$left";; esac
 """
 # Only what a shell has itself: tests leave nothing else on the path. Accounting fails where there is a file `failing`.
 PROGRAMS = {
-    "squeue": SQUEUE,
-    "sacct": "[ ! -e {folder}/failing ]",
-    "sinfo": "echo cpu; echo gpu",
-    "scancel": "",
-    "sbatch": "",
-}
+    "squeue": SQUEUE, "sacct": "[ ! -e {folder}/failing ]", "sinfo": "echo cpu; echo gpu", "scancel": "", "sbatch": "",
+}  # fmt: skip
 
 
 def install(folder: Path, without: tuple[str, ...] = ()) -> Path:

@@ -52,14 +52,10 @@ def folder_of(study: Study) -> Path:
 @pytest.mark.parametrize(
     ("left", "margin", "expected_s"),
     [
-        ("4:00:00", None, 4 * 3600 - 180),
-        ("2:00", None, 90),
-        ("1-00:00:30", "10m", 86430 - 600),
-        ("45", "1m", 0),
-        ("UNLIMITED", None, None),
-        ("INVALID", None, None),
+        ("4:00:00", None, 4 * 3600 - 180), ("2:00", None, 90), ("1-00:00:30", "10m", 86430 - 600), ("45", "1m", 0),
+        ("UNLIMITED", None, None), ("INVALID", None, None),
     ],
-)
+)  # fmt: skip
 def test_time_left_in_a_job_minus_the_margin(
     cluster: Path, left: str, margin: str | None, expected_s: float | None
 ) -> None:

@@ -38,12 +38,9 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 CASES = [(name, {}) for name in heads.names()] + VARIANTS
 # So that gradcheck, which wiggles every parameter, ends.
 FEW_PARAMETERS: dict[str, dict[str, Any]] = {
-    "lms-plif": {"knots": 40},
-    "mos": {"components": 3},
-    "moc": {"components": 3},
-    "doc": {"components": 2, "lower_components": 1},
-    "mixtape": {"gate_size": 2},
-}
+    "lms-plif": {"knots": 40}, "mos": {"components": 3}, "moc": {"components": 3},
+    "doc": {"components": 2, "lower_components": 1}, "mixtape": {"gate_size": 2},
+}  # fmt: skip
 
 every_case = pytest.mark.parametrize(
     ("name", "options"), CASES, ids=[f"{n}-{'-'.join(f'{k}={v}' for k, v in o.items()) or 'default'}" for n, o in CASES]
@@ -103,12 +100,9 @@ def test_is_the_published_formula(name: str, options: dict[str, Any]) -> None:
 
 
 MAGNITUDES = {
-    "high and low": [100.0, -100.0] * 5,
-    "all high": [100.0] * 11,
-    "all low": [-100.0] * 11,
-    "two words": [1e4, -1e4],
+    "high and low": [100.0, -100.0] * 5, "all high": [100.0] * 11, "all low": [-100.0] * 11, "two words": [1e4, -1e4],
     "far apart": [1e4, 0.0, -1e4, 3.5, 1e4, -7777.0, 88.8, -0.01],
-}
+}  # fmt: skip
 
 
 @pytest.mark.fault("D4", "D8")

@@ -12,15 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 N, D, V, K = 23, 6, 31, 4
 HEADS: list[tuple[str, dict[str, Any]]] = [
-    ("softmax", {}),
-    ("relu", {}),
-    ("lms", {"units": 3}),
-    ("lms-plif", {"knots": 30}),
-    ("mos", {"components": K}),
+    ("softmax", {}), ("relu", {}), ("lms", {"units": 3}), ("lms-plif", {"knots": 30}), ("mos", {"components": K}),
     ("mos", {"components": K, "pointwise": "lms-plif", "pointwise_options": {"knots": 30, "frozen": True}}),
-    ("mos", {"components": K, "probability_floor": 1e-2}),
-    ("moc", {"components": K}),
-]
+    ("mos", {"components": K, "probability_floor": 1e-2}), ("moc", {"components": K}),
+]  # fmt: skip
 each_head = pytest.mark.parametrize(("name", "options"), HEADS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(HEADS)])
 
 

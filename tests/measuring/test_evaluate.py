@@ -24,13 +24,9 @@ from softmax_bottleneck.training import check, model, train, trained
 from tiny_runs import CORPUS, make_run, transformer_run
 
 HEADS = {
-    "softmax": {},
-    "gss": {},
-    "lms-plif": {"knots": 50, "bound": 2.0},
-    "relu": {},
-    "moc": {"components": 2},
+    "softmax": {}, "gss": {}, "lms-plif": {"knots": 50, "bound": 2.0}, "relu": {}, "moc": {"components": 2},
     "mos": {"components": 3},
-}
+}  # fmt: skip
 EPSILON32 = 2.0**-23
 
 

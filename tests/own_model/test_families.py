@@ -238,14 +238,8 @@ def test_a_gguf_file_reads_a_text(place: Path) -> None:
     writer.add_bos_token_id(0), writer.add_eos_token_id(0)
     shapes = {"token_embd": (50, 32), "output": (50, 32), "output_norm": (32,)}
     heights = {
-        "attn_q": 32,
-        "attn_k": 16,
-        "attn_v": 16,
-        "attn_output": 32,
-        "ffn_gate": 32,
-        "ffn_up": 32,
-        "ffn_down": 32,
-    }
+        "attn_q": 32, "attn_k": 16, "attn_v": 16, "attn_output": 32, "ffn_gate": 32, "ffn_up": 32, "ffn_down": 32,
+    }  # fmt: skip
     shapes |= {f"blk.0.{name}": (height, 32) for name, height in heights.items()}
     shapes |= {f"blk.0.{name}": (32,) for name in ("attn_norm", "ffn_norm")}
     for name, shape in shapes.items():

@@ -27,11 +27,8 @@ def test_numbers_have_their_decimals_and_a_true_minus_sign(value, digits, signed
 
 
 HOSTILE = [
-    "</script><script>alert(1)</script>",
-    "<!--<script>",
-    "a\u2028b\n\n.. raw:: html\n\n   <b>",
-    "*a* `b` |c| d_ \\",
-]
+    "</script><script>alert(1)</script>", "<!--<script>", "a\u2028b\n\n.. raw:: html\n\n   <b>", "*a* `b` |c| d_ \\",
+]  # fmt: skip
 
 
 @pytest.mark.fault("G16")

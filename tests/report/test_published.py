@@ -8,7 +8,7 @@ from softmax_bottleneck.records import records
 from softmax_bottleneck.store.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "docs"))
-import published_numbers  # noqa: E402
+import published_numbers
 
 CHECKS = published_numbers.judge_published()
 
