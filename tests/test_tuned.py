@@ -36,9 +36,7 @@ def killed(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.pipeline
-def test_a_search_killed_in_each_phase_ends_with_the_same_choice(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_killed_in_each_phase_ends_with_the_same_choice(finished: Path, tmp_path: Path, monkeypatch) -> None:
     """The best of the rates 1 and 8 is an end of the grid; one step beyond it training is worse or diverges."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", os.environ | {"OMP_NUM_THREADS": "1"})

@@ -95,9 +95,7 @@ def serious(page: Page, within: str | None = None) -> list[tuple[str, str]]:
     ("width", "scheme", "scripts"),
     [(400, "dark", True), (900, "light", False), (1400, "light", True)],
 )
-def test_it_needs_nothing_complains_of_nothing_and_fits(
-    visit: Opener, report_page: Path, width: int, scheme: str, scripts: bool
-) -> None:
+def test_it_needs_nothing_complains_of_nothing_and_fits(visit, report_page, width, scheme, scripts) -> None:
     seen = visit(report_page, width=width, scheme=scheme, scripts=scripts)
     page = seen.page
     assert [url for url in seen.requests if not url.startswith("data:")] == [report_page.as_uri()]

@@ -77,9 +77,7 @@ REFUSED: Mapping[str, Callable[[], bytes]] = {
 
 @pytest.mark.fault("B7")
 @pytest.mark.parametrize("archive", REFUSED.values(), ids=REFUSED.keys())
-def test_members_that_are_no_plain_file_or_ambiguous_are_refused(
-    project: Project, capsys: pytest.CaptureFixture[str], archive: Callable[[], bytes]
-) -> None:
+def test_members_that_are_no_plain_file_or_ambiguous_are_refused(project, capsys, archive: Callable[[], bytes]) -> None:
     project.put("a.bin", archive())
     project.declare({"train.txt": {"path": "a.bin", "member": "train.txt"}})
     assert project.call("download") == 2
@@ -164,9 +162,7 @@ GREEDY: Mapping[str, Callable[[], bytes]] = {
 
 @pytest.mark.fault("B23")
 @pytest.mark.parametrize("name", GREEDY)
-def test_small_archives_that_would_take_memory_or_time_are_refused(
-    project: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_small_archives_that_would_take_memory_or_time_are_refused(project, capsys, monkeypatch, name: str) -> None:
     monkeypatch.setattr(archives, "MAX_HEADER_WORK", 1 << 28)  # less than a second
     project.put("a.bin", GREEDY[name]())
     project.declare({"train.txt": {"path": "a.bin", "member": "train.txt"}})
@@ -179,18 +175,14 @@ def test_small_archives_that_would_take_memory_or_time_are_refused(
 
 @pytest.mark.fault("B8")
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
-def test_unpacked_sizes_are_bounded_for_all_members_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_unpacked_sizes_are_bounded_for_all_members_together(tmp_path: Path, monkeypatch, kind: str) -> None:
     monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 1 << 20)
     (tmp_path / "a.bin").write_bytes(packed({"train.txt": BODY, "other": bytes(1 << 20)}, kind))
     with pytest.raises(UserError, match="refused"):
         archives.extract(tmp_path / "a.bin", tmp_path, [Member("train.txt", "t.txt")])
 
 
-def test_a_missing_member_or_a_name_used_twice_is_reported(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_member_or_a_name_used_twice_is_reported(project: Project, capsys) -> None:
     project.put("a.zip", packed({"w/train.txt": BODY}))
     project.put("b/a.zip", packed({"w/train.txt": BODY}))
     one, other = {"path": "a.zip", "member": "t"}, {"path": "b/a.zip", "member": "t"}

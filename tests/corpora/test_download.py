@@ -117,9 +117,7 @@ def test_temporary_failures_are_retried_and_redirects_within_the_scheme_followed
 
 @pytest.mark.fault("B1", "B2", "B3", "B4", "B22")
 @pytest.mark.parametrize(("first", "reason", "tries"), [(path, *rest) for path, rest in REASONS.items()])
-def test_the_next_address_is_tried_in_bounded_time(
-    server: str, tmp_path: Path, first: str, reason: str, tries: int
-) -> None:
+def test_the_next_address_is_tried_in_bounded_time(server: str, tmp_path, first: str, reason: str, tries: int) -> None:
     began = time.monotonic()
     pauses = fetch(tmp_path / "ok", server + first, server + "/good")
     assert (tmp_path / "ok" / "a.txt").read_bytes() == BODY and artefacts.is_sound(tmp_path / "ok" / "a.txt")
@@ -137,9 +135,7 @@ def test_the_next_address_is_tried_in_bounded_time(
 
 @pytest.mark.fault("B1", "B10")
 @pytest.mark.parametrize("error", [OSError(101, "Network is unreachable"), socket.gaierror(-2, "Name not known")])
-def test_without_network_the_message_says_what_to_do_by_hand(
-    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError
-) -> None:
+def test_without_network_the_message_says_what_to_do_by_hand(project, monkeypatch, capsys, error: OSError) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise error
 

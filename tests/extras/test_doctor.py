@@ -118,9 +118,7 @@ def test_a_cluster_with_its_partitions(tmp_path: Path, begun: Study, monkeypatch
         assert found(begun)["SLURM"].state == state
 
 
-def test_a_broken_slurm_stops_only_a_study_that_is_submitted(
-    tmp_path: Path, begun: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_slurm_stops_only_a_study_that_is_submitted(tmp_path: Path, begun: Study, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(fake_slurm.install(tmp_path / "cluster", without=("sinfo",))))
     assert found(begun)["SLURM"].state == BAD and "sinfo" in found(begun)["SLURM"].found
     assert main(["doctor", "--study", str(begun.file)]) == 0

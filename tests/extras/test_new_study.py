@@ -96,9 +96,7 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path, prefix: s
         ({f"{split}.txt": b"A word.\n" for split in ("train", "valid", "test")}, "and no other text"),
     ],
 )
-def test_bad_texts_give_one_line_and_leave_no_file(
-    texts: Path, change: dict[str, bytes | None], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_texts_give_one_line_and_leave_no_file(texts, change, message, capsys) -> None:
     for name, data in change.items():
         (texts / name).unlink() if data is None else (texts / name).write_bytes(data)
     assert main(["new-study", "--texts", str(texts)]) == 2
@@ -228,9 +226,7 @@ SPLITS = {"train": "a b c\n" * 99, "valid": "a c\n" * 9, "test": "b a\n" * 9}
         (SPLITS, {"expected": {"tokens": {"train": 396, "valid": 27, "test": 27}, "vocabulary_size": 9}}, "expected 9"),
     ],
 )
-def test_plan_rejects_what_tokenise_rejects(
-    tmp_path: Path, monkeypatch: Any, capsys: Any, texts: dict[str, str], more: dict[str, Any], message: str
-) -> None:
+def test_plan_rejects_what_tokenise_rejects(tmp_path, monkeypatch, capsys, texts, more, message) -> None:
     monkeypatch.chdir(tmp_path)
     study = with_texts(tmp_path / "config", texts, **more)
     assert main(["plan", "--study", str(study.file)]) == 2

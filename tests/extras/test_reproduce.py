@@ -246,9 +246,7 @@ def test_the_lock_of_a_killed_process_stays_with_the_child_that_shares_it(tmp_pa
 
 
 @pytest.mark.fault("A20")
-def test_a_folder_of_snakemake_that_cannot_be_written_or_a_link_as_the_lock_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_snakemake_that_cannot_be_written_or_a_link_as_the_lock_is_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path(".snakemake").touch()  # nothing can be written there, not even by root
     with pytest.raises(UserError, match=r"/\.snakemake: cannot be written"):
@@ -293,9 +291,7 @@ def test_failures_are_sorted_by_what_a_person_must_do_first(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("words", "expected"), [([], 3), (["--", "--until", "check"], 0)])
-def test_a_study_may_end_early_only_if_snakemake_was_told_to(
-    begun: Study, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: int
-) -> None:
+def test_a_study_may_end_early_only_if_snakemake_was_told_to(begun, monkeypatch, words, expected) -> None:
     monkeypatch.setattr(reproduce, "_snakemake", lambda *_: (0, []))
     assert main(["reproduce", "--study", str(begun.file), *words]) == expected
 

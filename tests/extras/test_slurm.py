@@ -56,9 +56,7 @@ def folder_of(study: Study) -> Path:
         ("UNLIMITED", None, None), ("INVALID", None, None),
     ],
 )  # fmt: skip
-def test_time_left_in_a_job_minus_the_margin(
-    cluster: Path, left: str, margin: str | None, expected_s: float | None
-) -> None:
+def test_time_left_in_a_job_minus_the_margin(cluster, left, margin, expected_s) -> None:
     fake_slurm.add_job(cluster, "7", left)
     assert time_limit(None, margin, {"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}).seconds == expected_s
 
@@ -74,9 +72,7 @@ def test_the_shorter_of_two_limits_applies() -> None:
 
 # --- orphans --------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F8")
-def test_a_job_left_behind_by_an_earlier_call_is_waited_for(
-    begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_job_left_behind_by_an_earlier_call_is_waited_for(begun: Study, cluster: Path, monkeypatch, caplog) -> None:
     """The submitting machine was restarted; the next call's job of the same run finds the old one alive."""
     monkeypatch.setattr(locks, "LOOK_EVERY_S", 0.05)
     fake_slurm.add_job(cluster, "42")
@@ -148,9 +144,7 @@ def test_every_rule_with_a_gpu_requests_it_by_one_option(gres: str, model: str, 
 
 @pytest.mark.fault("F6")
 @pytest.mark.parametrize("mood", ["fine", "failing", "missing"])
-def test_job_states_come_from_the_program_that_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str
-) -> None:
+def test_job_states_come_from_the_program_that_answers(tmp_path: Path, monkeypatch, mood: str) -> None:
     folder = tmp_path / "cluster"
     programs = fake_slurm.install(folder, without=("sacct",) if mood == "missing" else ())
     if mood == "failing":
@@ -211,9 +205,7 @@ def test_a_failed_call_is_repeated_after_longer_pauses_unless_a_step_failed_for_
     assert calls[0][-4:] == ["--config", "max_wall=4h", "--jobs", "20"]
 
 
-def test_sigterm_ends_snakemake_and_no_call_follows_or_begins_beside_another(
-    submitting: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sigterm_ends_snakemake_and_no_call_follows_or_begins_beside_another(submitting, monkeypatch) -> None:
     saves = "trap 'touch saved; exit 1' TERM; sleep 1; kill -TERM $PPID; sleep 60 & wait"
     monkeypatch.setattr(launcher, "snakemake_command", lambda *_: ["/bin/sh", "-c", saves])
     monkeypatch.setenv("PATH", os.defpath)

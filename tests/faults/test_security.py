@@ -157,9 +157,7 @@ def contents(path: Path) -> Iterator[bytes]:
         yield from (member.encode() + archive.read(member) for member in archive.namelist())
 
 
-def test_no_file_tells_who_made_it_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_file_tells_who_made_it_where(tmp_path: Path, monkeypatch, capsys) -> None:
     """A whole study, its page, its crate and its archive, made by qx7user on qx7host in a folder of qx7home."""
     home = tmp_path / "qx7home" / "study"
     home.mkdir(parents=True)

@@ -178,9 +178,7 @@ def test_an_offset_of_all_logits_costs_no_digits(name: str, options: dict[str, A
 
 @every_case
 @pytest.mark.parametrize(("rows", "width", "words"), [(126, 61, 253), (1, 5, 2), (3, 1, 4)])
-def test_awkward_shapes(
-    name: str, options: dict[str, Any], rows: int, width: int, words: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_awkward_shapes(name: str, options: dict[str, Any], rows: int, width: int, words: int, monkeypatch) -> None:
     """Losses and gradients at sizes that divide by nothing, in chunks that do not divide them."""
     monkeypatch.setitem(row_nll.CHUNK_BYTES, "cpu", 150_000)
     fitting = {"lms-plif": {"knots": 40}, "doc": {"lower_size": min(width - 1, options.get("lower_size", 0))}}

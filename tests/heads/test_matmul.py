@@ -18,9 +18,7 @@ ROWS, WIDTH, WORDS = 9, 5, 13
 
 @pytest.mark.parametrize("onednn", [True, False])
 @pytest.mark.parametrize("name", ["softmax", "gss", "mos"])
-def test_every_library_gives_the_materialised_gradients(
-    name: str, onednn: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_library_gives_the_materialised_gradients(name: str, onednn: bool, monkeypatch) -> None:
     if onednn and not matmul._has_onednn():
         pytest.skip("this build of torch has no oneDNN product")
     monkeypatch.setattr(matmul, "_has_onednn", lambda: onednn)
@@ -47,9 +45,7 @@ def test_every_library_gives_the_materialised_gradients(
         (torch.float64, 4096, True, 0),
     ],
 )
-def test_dtype_and_size_decide_how_many_products_onednn_computes(
-    dtype: torch.dtype, words: int, onednn: bool, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dtype_and_size_decide_how_many_products_onednn_computes(dtype, words, onednn, expected, monkeypatch) -> None:
     if not matmul._has_onednn():
         pytest.skip("this build of torch has no oneDNN product")
     calls = []

@@ -76,9 +76,7 @@ def worst(found: list[torch.Tensor], exact: list[torch.Tensor]) -> list[float]:
 
 @pytest.mark.parametrize(("shape", "weighted"), [(shape, shape == SHAPES[1]) for shape in SHAPES], ids=str)
 @pytest.mark.parametrize("case", CASES)
-def test_equal_to_float64_like_the_plain_sweep(
-    case: str, shape: tuple[int, int, int], weighted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_to_float64_like_the_plain_sweep(case, shape, weighted, monkeypatch) -> None:
     rows, width, words = shape
     h_ND, target_N, weight_N = data(rows, width, words)
     arguments = (h_ND, target_N, weight_N if weighted else None)

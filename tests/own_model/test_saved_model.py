@@ -45,9 +45,7 @@ def error_of(model: str, capsys: pytest.CaptureFixture[str]) -> str:
         (SHARDS[0], None, f"{SHARDS[0]} is missing (1 of 2 shards)"),
     ],
 )
-def test_a_folder_that_is_not_sound_is_one_line(
-    folder: Path, name: str, text: str | None, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_that_is_not_sound_is_one_line(folder, name: str, text: str | None, message: str, capsys) -> None:
     (folder / name).unlink() if text is None else (folder / name).write_text(text, encoding="utf-8")
     assert message in error_of("m", capsys)
 

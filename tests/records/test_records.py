@@ -142,9 +142,7 @@ def test_a_study_of_fits_alone_says_where_they_ran(study) -> None:
 
 
 @pytest.mark.parametrize(("test_ppl", "learned"), [(189.9, True), (191.0, False)])
-def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_a_trend(
-    study, test_ppl, learned
-) -> None:
+def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_a_trend(study, test_ppl, learned):
     fake.write_all(study)
     run = study.needed[0]
     fake.write_measure(run, test_ppl=test_ppl, unigram_ppl=200.0)

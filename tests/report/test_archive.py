@@ -19,7 +19,6 @@ from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Study
 
 SHIPPED = sorted((ROOT / "report" / "evidence" / "studies").glob("*.json.gz"))
 
@@ -70,9 +69,7 @@ def test_an_archive_has_the_numbers_states_and_verdicts_of_its_study(finished: P
         ({"learning_rate: 10": "learning_rate: 5", "study: fake": "study: other"}, 19, True),  # nothing to archive
     ],
 )
-def test_results_from_before_a_change_of_the_study_are_not_archived(
-    finished: Path, tmp_path: Path, changes: dict[str, str], missing: int, unfinished: bool
-) -> None:
+def test_results_from_before_a_change_of_the_study_are_not_archived(finished, tmp_path, changes, missing, unfinished):
     text = fake.showing("parthiban2021-table2: {models: all}", "merity2017-ranks:")
     assert archive.write(fake.load(tmp_path, text))
     for old, new in changes.items():
@@ -223,9 +220,7 @@ ODD = {  # content, and the key that the message names
 
 @pytest.mark.fault("H8")
 @pytest.mark.parametrize(("content", "key"), ODD.values(), ids=ODD)
-def test_an_archive_edited_by_hand_is_refused_in_a_line_that_names_file_and_key(
-    folder: Path, capsys: pytest.CaptureFixture[str], content: object, key: str
-) -> None:
+def test_an_archive_edited_by_hand_is_refused_in_a_line_that_names_file_and_key(folder, capsys, content, key) -> None:
     archive.save(CONTENT | {"claims": [CLAIM]})
     path = folder / "small.json.gz"
     artefacts.write_bytes(path, gzip.compress(content if isinstance(content, bytes) else json.dumps(content).encode()))
@@ -245,9 +240,7 @@ def test_all_that_an_archive_may_hold_is_accepted(folder: Path, capsys: pytest.C
 
 
 @pytest.mark.fault("H8")
-def test_one_bad_archive_is_left_out_of_a_report_with_a_warning_and_fails_verify(
-    study: Study, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_bad_archive_is_left_out_of_a_report_with_a_warning_and_fails_verify(study, folder, capsys) -> None:
     path = archive.save(CONTENT)
     artefacts.sidecar(path).unlink()
     assert main(["render", "--study", str(study.file)]) == 0

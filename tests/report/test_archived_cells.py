@@ -131,9 +131,7 @@ def mean(content: dict, model: str, metric: str) -> float:
     return plain.fmean(line[-1] for line in lines if line[:-1] == ("wt2-small", model, metric, ""))
 
 
-def test_counts_of_words_come_from_the_whole_corpus_and_those_of_a_cut_one_are_marked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_counts_of_words_come_from_the_whole_corpus_and_those_of_a_cut_one_are_marked(monkeypatch) -> None:
     """SM Table 13 is arithmetic on a corpus: every archived count of all Penn Treebank is the published one."""
     monkeypatch.setattr(archive, "load_all", LOAD_ALL)
     archived_cells.best_cells.cache_clear()
@@ -148,9 +146,7 @@ def test_counts_of_words_come_from_the_whole_corpus_and_those_of_a_cut_one_are_m
     assert all("2,000" in cell.note for cell in wt2)
 
 
-def test_a_column_is_filled_from_its_own_metric_whatever_its_heading(
-    archived: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_is_filled_from_its_own_metric_whatever_its_heading(archived: dict, monkeypatch) -> None:
     """Table 3 has two columns "after training", and Table 1 of Benka et al. two columns "Reduction (%)"."""
 
     def filled(experiment: str, row: str, metric: str) -> float:

@@ -424,9 +424,7 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
     [(name, "mos", 0.0155 / 1.645) for name in ("ganea-lms-kl", "ganea-lms-modes", "ganea-lms-low-d")]
     + [("ganea-width-helps", "softmax", 0.02)],
 )
-def test_fits_that_have_not_converged_decide_nothing_about_dirichlet_samples(
-    claim: str, head: str, share: float
-) -> None:
+def test_fits_that_have_not_converged_decide_nothing_about_dirichlet_samples(claim, head, share) -> None:
     """With d = M the KL of a softmax, and of what can be one, is 0; 0.0155 of 1.645 nats is seen after 150 updates."""
     exact = "M=20;N=1000;d=20"
     for rows, expected in (

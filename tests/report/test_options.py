@@ -33,9 +33,7 @@ def test_every_bundled_study_has_known_options(file: Path) -> None:
         ("figure2", "{windows: {ptb: [1, 2, 3]}}", r"options: windows\.ptb: .* is not allowed"),
     ],
 )  # fmt: skip
-def test_an_unknown_option_is_rejected_with_file_and_key(
-    tmp_path: Path, experiment: str, given: str, message: str
-) -> None:
+def test_an_unknown_option_is_rejected_with_file_and_key(tmp_path, experiment: str, given: str, message: str) -> None:
     name = f"parthiban2021-{experiment}"
     study = fake.load(tmp_path, f"{fake.STUDY}  {name}: {{options: {given}}}\n")
     with pytest.raises(UserError, match=rf"study\.yaml: experiments\.{name}: {message}"):

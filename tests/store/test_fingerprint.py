@@ -191,9 +191,7 @@ def with_one_constant_changed(source: str) -> str:
     return b"".join(lines).decode()
 
 
-def test_a_changed_constant_anywhere_changes_exactly_the_steps_that_use_it(
-    graph: grimp.ImportGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_constant_anywhere_changes_exactly_the_steps_that_use_it(graph, tmp_path, monkeypatch) -> None:
     """In a copy of the package, module by module; a run's step also starts from its head and body."""
     copy = shutil.copytree(fp.PACKAGE, tmp_path / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
     named = [f"heads.{registry.module_path(name).stem}" for name in registry.names()]

@@ -88,9 +88,7 @@ def full_study() -> dict[str, Any]:
 
 @pytest.mark.fault("C1", "C2", "C3", "C4", "C10", "C13", "C14", "C15")
 @pytest.mark.parametrize(("place", "value", "words"), STUDIES, ids=lambda part: str(part)[:40])
-def test_a_wrong_study_exits_2_with_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: small.Place, value: Any, words: list[str]
-) -> None:
+def test_a_wrong_study_exits_2_with_one_line(tmp_path, capsys, place, value, words) -> None:
     file = small.write(tmp_path, small.changed(full_study(), place, value))
     assert main(["plan", "--study", str(file)]) == 2
     line = capsys.readouterr().err
@@ -144,9 +142,7 @@ def test_all_missing_keys_are_named_at_once(tmp_path: Path) -> None:
         ('title: "a\x00b"\n', ": "),
     ],
 )
-def test_a_bad_file_is_rejected_with_its_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, words: str
-) -> None:
+def test_a_bad_file_is_rejected_with_its_line(tmp_path: Path, monkeypatch, text: str, words: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("study.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=f"^study.yaml{words}") as error:

@@ -124,9 +124,7 @@ def test_a_day_on_a_gpu_keeps_the_papers_step_sizes_of_mixtures() -> None:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_doubtful_choices_are_a_warning_in_table_and_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
-) -> None:
+def test_doubtful_choices_are_a_warning_in_table_and_verdict(tmp_path: Path, monkeypatch, damaged: bool) -> None:
     """36.45 -> 46.73 on the test text of WikiText-2 is what a step size on the grid's lower edge did."""
     monkeypatch.chdir(tmp_path)
     one = load(tmp_path)

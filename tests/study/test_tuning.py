@@ -196,9 +196,7 @@ def test_a_damaged_choice_is_found_removed_and_made_again(study: Study) -> None:
 
 
 # --- records, archive, report ----------------------------------------------------------------------------------------
-def test_search_runs_are_recorded_apart_and_archived_before_any_choice(
-    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_search_runs_are_recorded_apart_and_archived_before_any_choice(study, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(archive, "FOLDER", tmp_path / "archives")
     with pytest.raises(IncompleteError):
         archive.write(study, unfinished=True)
