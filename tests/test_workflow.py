@@ -58,15 +58,12 @@ def test_studies_have_as_many_runs_as_the_papers_and_their_seeds_ask_for() -> No
 
 
 @pytest.mark.fault("C19")
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--config", "seeds=[7,8]"], [7, 8]),
-        (["--config", "seeds=[true]"], "--config: seeds.0: True"),
-        (["--config", "seed=3"], "--config: unknown key 'seed'"),
-        (["--configfile", str(NANO), str(ROOT / "config" / "demo.yaml")], "extends: "),
-    ],
-)
+@pytest.mark.parametrize(("words", "expected"), [
+    (["--config", "seeds=[7,8]"], [7, 8]),
+    (["--config", "seeds=[true]"], "--config: seeds.0: True"),
+    (["--config", "seed=3"], "--config: unknown key 'seed'"),
+    (["--configfile", str(NANO), str(ROOT / "config" / "demo.yaml")], "extends: "),
+])  # fmt: skip
 def test_the_command_line_of_snakemake_has_numbers_and_one_study(tmp_path: Path, words: list[str], expected) -> None:
     code, output = in_process(*snakemake(tmp_path, NANO, "--dry-run", *words))
     if isinstance(expected, str):

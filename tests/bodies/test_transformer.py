@@ -112,16 +112,13 @@ def test_dropout_is_drawn_from_the_generator_in_training_only():
     assert torch.equal(*still)
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "words"),
-    [
-        ("transformer", SIZES | {"context_size": 6}, "context_size 6 must equal embedding_size 12"),
-        ("transformer", SIZES | {"attention_heads": 5}, "attention_heads: 5 does not divide embedding_size 12"),
-        ("transformer", SIZES | {"attention_heads": 0}, "attention_heads: 0 does not divide"),
-        ("transformer", SIZES | {"dropout_weight": 0.5}, "transformer has no dropout_weight, so it must be 0, not 0.5"),
-        ("awd-lstm", SIZES, "awd-lstm has no attention_heads, so it must be 0, not 4"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "options", "words"), [
+    ("transformer", SIZES | {"context_size": 6}, "context_size 6 must equal embedding_size 12"),
+    ("transformer", SIZES | {"attention_heads": 5}, "attention_heads: 5 does not divide embedding_size 12"),
+    ("transformer", SIZES | {"attention_heads": 0}, "attention_heads: 0 does not divide"),
+    ("transformer", SIZES | {"dropout_weight": 0.5}, "transformer has no dropout_weight, so it must be 0, not 0.5"),
+    ("awd-lstm", SIZES, "awd-lstm has no attention_heads, so it must be 0, not 4"),
+])  # fmt: skip
 def test_options_that_do_not_fit_are_refused(kind, options, words):
     with pytest.raises(UserError, match=words):
         bodies.build(kind, vocabulary_size=VOCABULARY, **options)

@@ -180,17 +180,14 @@ def test_a_written_language_is_as_declared(tmp_path):
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rank": 59}, "rank: 59 is not allowed .at most 58 for 60 words"),
-        ({"rank": 7}, "rank: 7 is not allowed .at least 8"),
-        ({"markers_per_topic": 20}, "markers_per_topic: 20 is not allowed .at most 19"),
-        ({"vocabulary_size": 100_000}, "topics: 3 is not allowed .at most 0"),
-        ({"rank": True}, "rank: True is not allowed"),
-        ({"zipf": 1}, "unknown key 'zipf'; allowed are affinity_bandwidth, "),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"rank": 59}, "rank: 59 is not allowed .at most 58 for 60 words"),
+    ({"rank": 7}, "rank: 7 is not allowed .at least 8"),
+    ({"markers_per_topic": 20}, "markers_per_topic: 20 is not allowed .at most 19"),
+    ({"vocabulary_size": 100_000}, "topics: 3 is not allowed .at most 0"),
+    ({"rank": True}, "rank: True is not allowed"),
+    ({"zipf": 1}, "unknown key 'zipf'; allowed are affinity_bandwidth, "),
+])  # fmt: skip
 def test_impossible_settings_are_refused(change, message):
     with pytest.raises(UserError, match=message):
         LanguageSettings.from_mapping(dataclasses.asdict(declared("truth-nano")) | change)

@@ -45,20 +45,17 @@ def test_every_way_to_write_a_text_gives_the_same_words(tmp_path_factory, lines,
 
 
 @pytest.mark.fault("B13", "B15", "B16", "B21")
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"fine\nbad \xff here\n", ":2:5: byte 0xff is not UTF-8"),
-        (b"\xef\xbb\xbfword\n", ":1: begins with a byte-order mark"),
-        ("word\n".encode("utf-16"), ":1:4: holds a NUL"),
-        (b"a\n\nb\0c\n", ":3:2: holds a NUL"),
-        (b"\xed\xa0\x80\n", ":1:1: byte 0xed"),  # a lone surrogate
-        (b"ok\none\rtwo\rthree\r", r":2:4: holds a lone \\r; end lines with \\n"),  # as Macs wrote until 2001
-        (b"one\r\r\n", r":1:4: holds a lone \\r"),
-        (b"a <eos> b\n", ":1: the text holds <eos>"),
-        (b"ok\n" + b"x" * 101 + b"\n", ":2: line is longer than 100 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    (b"fine\nbad \xff here\n", ":2:5: byte 0xff is not UTF-8"),
+    (b"\xef\xbb\xbfword\n", ":1: begins with a byte-order mark"),
+    ("word\n".encode("utf-16"), ":1:4: holds a NUL"),
+    (b"a\n\nb\0c\n", ":3:2: holds a NUL"),
+    (b"\xed\xa0\x80\n", ":1:1: byte 0xed"),  # a lone surrogate
+    (b"ok\none\rtwo\rthree\r", r":2:4: holds a lone \\r; end lines with \\n"),  # as Macs wrote until 2001
+    (b"one\r\r\n", r":1:4: holds a lone \\r"),
+    (b"a <eos> b\n", ":1: the text holds <eos>"),
+    (b"ok\n" + b"x" * 101 + b"\n", ":2: line is longer than 100 bytes"),
+])  # fmt: skip
 def test_unsound_text_is_refused_with_its_place(tmp_path, data, message):
     path = tmp_path / "a.txt"
     path.write_bytes(data)
@@ -89,16 +86,13 @@ def test_ids_follow_first_appearance_as_in_the_published_reader(train, valid, te
 
 
 @pytest.mark.fault("B12", "B16", "B17")
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ({"train": "the cat sat\n", "test": "a dog a\n"}, "test holds 2 words that train does not hold: a, dog"),
-        ({"train": ""}, "train holds no words"),
-        ({"valid": "\n\n\n"}, "valid holds no words"),
-        ({"valid": "the cat\n", "test": "the cat\n"}, "valid and test are the same text"),
-        ({"train": "the cat\n"}, "train and valid are the same text"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "message"), [
+    ({"train": "the cat sat\n", "test": "a dog a\n"}, "test holds 2 words that train does not hold: a, dog"),
+    ({"train": ""}, "train holds no words"),
+    ({"valid": "\n\n\n"}, "valid holds no words"),
+    ({"valid": "the cat\n", "test": "the cat\n"}, "valid and test are the same text"),
+    ({"train": "the cat\n"}, "train and valid are the same text"),
+])  # fmt: skip
 def test_corpora_that_cannot_be_studied_are_refused(texts, message):
     with pytest.raises(DataError, match=message):
         small(**texts)
@@ -149,16 +143,12 @@ def test_the_published_text_is_known_by_its_tokens(project, archive, change):
 
 
 @pytest.mark.fault("B6")
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"train": TEXTS["train"].replace("a dog and a cat ate fish\n", "", 1)},
-        {"test": TEXTS["test"].replace("fish", "dog", 1)},
-        {"valid": TEXTS["test"], "test": TEXTS["valid"]},
-        {"train": "<!DOCTYPE html><html>Please log in</html>\n"},
-    ],
-    ids=["a line is missing", "one word is another", "two files are swapped", "an error page"],
-)
+@pytest.mark.parametrize("wrong", [
+    {"train": TEXTS["train"].replace("a dog and a cat ate fish\n", "", 1)},
+    {"test": TEXTS["test"].replace("fish", "dog", 1)},
+    {"valid": TEXTS["test"], "test": TEXTS["valid"]},
+    {"train": "<!DOCTYPE html><html>Please log in</html>\n"},
+], ids=["a line is missing", "one word is another", "two files are swapped", "an error page"])  # fmt: skip
 def test_a_plausible_other_text_never_becomes_tokens(project, capsys, wrong):
     project.local(TEXTS | wrong, expected=published())
     assert project.call("download") == 0

@@ -137,14 +137,11 @@ def test_an_unfinished_study_is_rejected(study: Study) -> None:
 
 
 @pytest.mark.fault("G15")
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("results/fake/tables/all.csv", b"19.4", b"193.9"),
-        ("results/fake/records.csv", b"source", b"Source"),
-        ("{run}/measure.json", b"0", b"1"),
-    ],
-)
+@pytest.mark.parametrize(("name", "old", "new"), [
+    ("results/fake/tables/all.csv", b"19.4", b"193.9"),
+    ("results/fake/records.csv", b"source", b"Source"),
+    ("{run}/measure.json", b"0", b"1"),
+])  # fmt: skip
 def test_changed_files_are_not_packed(study: Study, capsys: pytest.CaptureFixture[str], name, old, new) -> None:
     artefacts.write_text(study.store.study_folder(study.name) / "tables" / "all.csv", "model,test_ppl\ngss,19.4\n")
     path = Path(name.format(run=study.store.run_folder(study.needed[0].path)))

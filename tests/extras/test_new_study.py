@@ -81,21 +81,18 @@ def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path, prefix: s
 
 
 @pytest.mark.fault("C17")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1:1: byte 0xff is not UTF-8"),
-        ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
-        ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
-        ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "book 0.txt:1: the text holds <eos>"),
-        ({"book 0.txt": b"A word.\nA \0word.\n"}, "book 0.txt:2:3: holds a NUL byte"),
-        ({f"book {n}.txt": f"{'花' * (n + 2)}。\n".encode() * 2 for n in range(3)}, "too little text"),
-        ({f"book {n}.txt": "".join(f"花{n}{i}。\n" for i in range(300)).encode() for n in range(3)}, "720 of 720"),
-        ({f"book {n}.txt": None for n in range(3)}, "no .txt files"),
-        ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "expected all of train.txt"),
-        ({f"{split}.txt": b"A word.\n" for split in ("train", "valid", "test")}, "and no other text"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"book 0.txt": b"\xff\xfe"}, "book 0.txt:1:1: byte 0xff is not UTF-8"),
+    ({f"book {n}.txt": b"Few words.\n" for n in range(3)}, "too little text"),
+    ({f"book {n}.txt": b"Few words.\n" * 12 for n in range(3)}, "valid and test are the same text"),
+    ({"book 0.txt": b"A <unk> <eos> word.\n" * 40}, "book 0.txt:1: the text holds <eos>"),
+    ({"book 0.txt": b"A word.\nA \0word.\n"}, "book 0.txt:2:3: holds a NUL byte"),
+    ({f"book {n}.txt": f"{'花' * (n + 2)}。\n".encode() * 2 for n in range(3)}, "too little text"),
+    ({f"book {n}.txt": "".join(f"花{n}{i}。\n" for i in range(300)).encode() for n in range(3)}, "720 of 720"),
+    ({f"book {n}.txt": None for n in range(3)}, "no .txt files"),
+    ({"train.txt": b"A word.\n", "test.txt": b"A word.\n"}, "expected all of train.txt"),
+    ({f"{split}.txt": b"A word.\n" for split in ("train", "valid", "test")}, "and no other text"),
+])  # fmt: skip
 def test_bad_texts_give_one_line_and_leave_no_file(texts, change, message, capsys) -> None:
     for name, data in change.items():
         (texts / name).unlink() if data is None else (texts / name).write_bytes(data)
@@ -145,18 +142,15 @@ def test_folders_may_name_the_splits(texts: Path, capsys: Any) -> None:
     assert (lines_of("imdb", "valid"), lines_of("imdb", "test")) == (["a b"] * 180, ["a"] * 180)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("हिन्दी में लिखी किताब।", ["हिन्दी", "में", "लिखी", "किताब", "।"]),
-        ("বাংলা ভাষা, தமிழ் மொழி", ["বাংলা", "ভাষা", ",", "தமிழ்", "மொழி"]),
-        ("قَالَ שָׁלוֹם", ["قَالَ", "שָׁלוֹם"]),
-        ("می\u200cخواهم ක්\u200dෂ", ["می\u200cخواهم", "ක්\u200dෂ"]),
-        ("Cafe\u0301, tie\u0302\u0301ng", ["caf\u00e9", ",", "ti\u1ebfng"]),
-        ("co\u00adop it's well-known", ["coop", "it's", "well-known"]),
-        ("İstanbul\u200bizmir \ufeffa", ["i\u0307stanbul", "izmir", "a"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("हिन्दी में लिखी किताब।", ["हिन्दी", "में", "लिखी", "किताब", "।"]),
+    ("বাংলা ভাষা, தமிழ் மொழி", ["বাংলা", "ভাষা", ",", "தமிழ்", "மொழி"]),
+    ("قَالَ שָׁלוֹם", ["قَالَ", "שָׁלוֹם"]),
+    ("می\u200cخواهم ක්\u200dෂ", ["می\u200cخواهم", "ක්\u200dෂ"]),
+    ("Cafe\u0301, tie\u0302\u0301ng", ["caf\u00e9", ",", "ti\u1ebfng"]),
+    ("co\u00adop it's well-known", ["coop", "it's", "well-known"]),
+    ("İstanbul\u200bizmir \ufeffa", ["i\u0307stanbul", "izmir", "a"]),
+])  # fmt: skip
 def test_marks_and_joiners_belong_to_their_word(text: str, words: list[str]) -> None:
     for form in (text, unicodedata.normalize("NFD", text)):
         assert new_study._lines(form.encode(), "text") == [words]
@@ -216,16 +210,13 @@ SPLITS = {"train": "a b c\n" * 99, "valid": "a c\n" * 9, "test": "b a\n" * 9}
 
 
 @pytest.mark.fault("C17")
-@pytest.mark.parametrize(
-    ("texts", "more", "message"),
-    [
-        (SPLITS | {"test": "a new one\n" * 9}, {}, "test holds 2 words that train does not hold: new, one"),
-        (SPLITS | {"test": SPLITS["valid"]}, {}, "valid and test are the same text"),
-        (SPLITS | {"valid": "\n\n"}, {}, "valid holds no words"),
-        (SPLITS, {"expected": {"tokens": {"train": 5}}}, "train tokens: expected 5, got 396"),
-        (SPLITS, {"expected": {"tokens": {"train": 396, "valid": 27, "test": 27}, "vocabulary_size": 9}}, "expected 9"),
-    ],
-)
+@pytest.mark.parametrize(("texts", "more", "message"), [
+    (SPLITS | {"test": "a new one\n" * 9}, {}, "test holds 2 words that train does not hold: new, one"),
+    (SPLITS | {"test": SPLITS["valid"]}, {}, "valid and test are the same text"),
+    (SPLITS | {"valid": "\n\n"}, {}, "valid holds no words"),
+    (SPLITS, {"expected": {"tokens": {"train": 5}}}, "train tokens: expected 5, got 396"),
+    (SPLITS, {"expected": {"tokens": {"train": 396, "valid": 27, "test": 27}, "vocabulary_size": 9}}, "expected 9"),
+])  # fmt: skip
 def test_plan_rejects_what_tokenise_rejects(tmp_path, monkeypatch, capsys, texts, more, message) -> None:
     monkeypatch.chdir(tmp_path)
     study = with_texts(tmp_path / "config", texts, **more)

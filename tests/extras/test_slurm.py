@@ -49,13 +49,10 @@ def folder_of(study: Study) -> Path:
 
 # --- time limits ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F1", "A15")
-@pytest.mark.parametrize(
-    ("left", "margin", "expected_s"),
-    [
-        ("4:00:00", None, 4 * 3600 - 180), ("2:00", None, 90), ("1-00:00:30", "10m", 86430 - 600), ("45", "1m", 0),
-        ("UNLIMITED", None, None), ("INVALID", None, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("left", "margin", "expected_s"), [
+    ("4:00:00", None, 4 * 3600 - 180), ("2:00", None, 90), ("1-00:00:30", "10m", 86430 - 600), ("45", "1m", 0),
+    ("UNLIMITED", None, None), ("INVALID", None, None),
+])  # fmt: skip
 def test_time_left_in_a_job_minus_the_margin(cluster, left, margin, expected_s) -> None:
     fake_slurm.add_job(cluster, "7", left)
     assert time_limit(None, margin, {"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}).seconds == expected_s

@@ -351,19 +351,16 @@ def test_fixed_point_histogram_is_exact_and_free_of_order() -> None:
     assert not fixed_point_histogram(cell_X, torch.zeros(5000), 9).any()
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("gsss", {}, 'unknown head "gsss".*did you mean "gss"'),
-        ("gss", {"C": 1.0}, 'no option "C".*c, k'),
-        ("gss", {"c": math.nan}, 'option "c" must be a number'),
-        ("gss", {"k": 0}, 'option "k" must be more than 0'),
-        ("mos", {"components": 0}, 'option "components" must be at least 1'),
-        ("mos", {"prior": "relu"}, "must be one of"),
-        ("mos", {"pointwise": "moc"}, '"moc" is not a pointwise function.*softmax'),
-        ("mos", {"pointwise": "gss", "pointwise_options": {"z": 1}}, 'head "gss" has no option "z"'),
-    ],
-)
+@pytest.mark.parametrize(("name", "options", "message"), [
+    ("gsss", {}, 'unknown head "gsss".*did you mean "gss"'),
+    ("gss", {"C": 1.0}, 'no option "C".*c, k'),
+    ("gss", {"c": math.nan}, 'option "c" must be a number'),
+    ("gss", {"k": 0}, 'option "k" must be more than 0'),
+    ("mos", {"components": 0}, 'option "components" must be at least 1'),
+    ("mos", {"prior": "relu"}, "must be one of"),
+    ("mos", {"pointwise": "moc"}, '"moc" is not a pointwise function.*softmax'),
+    ("mos", {"pointwise": "gss", "pointwise_options": {"z": 1}}, 'head "gss" has no option "z"'),
+])  # fmt: skip
 def test_mistakes_are_named(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         heads.build(name, vocabulary_size=5, context_size=3, embedding_size=3, **options)

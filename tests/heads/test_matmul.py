@@ -36,15 +36,12 @@ def test_every_library_gives_the_materialised_gradients(name: str, onednn: bool,
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "words", "onednn", "expected"),
-    [
-        (torch.float32, 4096, True, 2),
-        (torch.float32, 4095, True, 1),
-        (torch.float32, 4096, False, 0),
-        (torch.float64, 4096, True, 0),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "words", "onednn", "expected"), [
+    (torch.float32, 4096, True, 2),
+    (torch.float32, 4095, True, 1),
+    (torch.float32, 4096, False, 0),
+    (torch.float64, 4096, True, 0),
+])  # fmt: skip
 def test_dtype_and_size_decide_how_many_products_onednn_computes(dtype, words, onednn, expected, monkeypatch) -> None:
     if not matmul._has_onednn():
         pytest.skip("this build of torch has no oneDNN product")

@@ -78,13 +78,10 @@ def test_nine_jobs_on_three_gpus(machine: Path) -> None:
     assert (machine / "log").read_text(encoding="utf-8").count("begin") == 9
 
 
-@pytest.mark.parametrize(
-    ("named", "seen"),
-    [
-        (None, UUIDS), ("2,0", [UUIDS[2], UUIDS[0]]), (UUIDS[1], [UUIDS[1]]), ("", []), ("1,-1,2", [UUIDS[1]]),
-        ("MIG-7,9", ["MIG-7", "9"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("named", "seen"), [
+    (None, UUIDS), ("2,0", [UUIDS[2], UUIDS[0]]), (UUIDS[1], [UUIDS[1]]), ("", []), ("1,-1,2", [UUIDS[1]]),
+    ("MIG-7,9", ["MIG-7", "9"]),
+])  # fmt: skip
 def test_visible_gpus(machine: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, seen: list[str]) -> None:
     if named is not None:
         monkeypatch.setenv(devices.VISIBLE_VARIABLE, named)
@@ -215,13 +212,10 @@ EXITS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("codes", "error", "expected"),
-    [
-        (["0", "75"], StoppedError, 75), (["143", "0"], StoppedError, 143), (["75", "2"], UserError, 2),
-        (["75", "74"], StoppedError, 74), (["-9", "0"], StoppedError, 137),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("codes", "error", "expected"), [
+    (["0", "75"], StoppedError, 75), (["143", "0"], StoppedError, 143), (["75", "2"], UserError, 2),
+    (["75", "74"], StoppedError, 74), (["-9", "0"], StoppedError, 137),
+])  # fmt: skip
 def test_errors_that_need_a_correction_come_first(codes: list[str], error: type[Exception], expected: int) -> None:
     with pytest.raises(error) as raised:
         devices.train_together(EXITS, codes)

@@ -15,14 +15,11 @@ BEFORE_THE_RESTART = {"pid_namespace_id": "boot before", "pid": os.getpid(), "st
 
 
 @pytest.mark.fault("A14")
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"age_s": 1e6, **of_parent()},  # a living process of this machine: its lease never ages
-        {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1},
-        {"age_s": 60.0, **BEFORE_THE_RESTART},
-    ],
-)
+@pytest.mark.parametrize("facts", [
+    {"age_s": 1e6, **of_parent()},  # a living process of this machine: its lease never ages
+    {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1},
+    {"age_s": 60.0, **BEFORE_THE_RESTART},
+])  # fmt: skip
 def test_a_lease_of_a_living_or_recent_owner_is_respected(tmp_path, facts):
     write_lease(tmp_path, **facts)
     with pytest.raises(BusyError, match=f"on {facts.get('host', 'here')}, seen"):
@@ -36,16 +33,13 @@ def dead_pid() -> int:
 
 
 @pytest.mark.fault("A14")
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"pid": "dead"},
-        {"pid": os.getpid(), "started": 1},  # the number was given to another process
-        {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1, "age_s": 1000.0},
-        {"pid": None, "age_s": 1000.0},  # half written by a machine that is gone
-        {"age_s": locks.STALE_AFTER_S + 1, **BEFORE_THE_RESTART},
-    ],
-)
+@pytest.mark.parametrize("facts", [
+    {"pid": "dead"},
+    {"pid": os.getpid(), "started": 1},  # the number was given to another process
+    {"host": "elsewhere", "pid_namespace_id": "another", "pid": 1, "started": 1, "age_s": 1000.0},
+    {"pid": None, "age_s": 1000.0},  # half written by a machine that is gone
+    {"age_s": locks.STALE_AFTER_S + 1, **BEFORE_THE_RESTART},
+])  # fmt: skip
 def test_stale_lease_is_taken_over(tmp_path, caplog, facts):
     write_lease(tmp_path, **facts | ({"pid": dead_pid(), "started": 0} if facts["pid"] == "dead" else {}))
     with locks.Lease(tmp_path) as owner:
@@ -70,18 +64,15 @@ def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
 
 
 @pytest.mark.fault("A14", "F3")
-@pytest.mark.parametrize(
-    ("script", "taken_over"),
-    [
-        ("echo RUNNING", False),
-        ("echo COMPLETING", False),
-        ("echo FAILED", True),
-        ("echo PENDING", True),  # queued again: its processes are gone
-        ("exit 0", True),  # the queue no longer knows it
-        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
-        ("echo 'connection refused' >&2; exit 1", False),  # nobody can tell: the last sign of life decides
-    ],
-)
+@pytest.mark.parametrize(("script", "taken_over"), [
+    ("echo RUNNING", False),
+    ("echo COMPLETING", False),
+    ("echo FAILED", True),
+    ("echo PENDING", True),  # queued again: its processes are gone
+    ("exit 0", True),  # the queue no longer knows it
+    ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),
+    ("echo 'connection refused' >&2; exit 1", False),  # nobody can tell: the last sign of life decides
+])  # fmt: skip
 def test_a_lease_from_another_machine_lives_as_long_as_its_batch_job(tmp_path, monkeypatch, script, taken_over):
     with_squeue(tmp_path, monkeypatch, script)
     write_lease(tmp_path, host="node7", pid_namespace_id="another", pid=1, started=1, job="4711")

@@ -12,17 +12,14 @@ from softmax_bottleneck.study import studies as config
 from softmax_bottleneck.study.fits import Unit
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
-        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-        "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
-        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
-        "CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY",
-    ],
-)
+@pytest.mark.parametrize("words", [
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+    "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "cusolver error: CUSOLVER_STATUS_ALLOC_FAILED, when calling `cusolverDnCreate(handle)`",
+    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+    "CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY",
+])  # fmt: skip
 def test_out_of_memory_messages_of_gpu_libraries_are_recognised(words: str) -> None:
     """Trying again with more of the machine's memory would not help: it is for a person to mend."""
     error = out_of_memory.as_out_of_memory_error(RuntimeError(words), "train")

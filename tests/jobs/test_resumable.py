@@ -352,15 +352,12 @@ ALLOCATOR = "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allo
 
 
 @pytest.mark.fault("A17")
-@pytest.mark.parametrize(
-    ("error", "raised", "words"),
-    [
-        (MemoryError(), MemoryExhaustedError, r"out of memory at a peak of [0-9.]+ GB.*mem_mb"),
-        (RuntimeError(ALLOCATOR), MemoryExhaustedError, r"out of memory at a peak of [0-9.]+ GB.*mem_mb"),
-        (torch.OutOfMemoryError("tried to allocate 9 GiB"), UserError, r"9 GiB.*schedule.batch_size \(another run"),
-        (RuntimeError("a bug"), RuntimeError, "a bug"),
-    ],
-)
+@pytest.mark.parametrize(("error", "raised", "words"), [
+    (MemoryError(), MemoryExhaustedError, r"out of memory at a peak of [0-9.]+ GB.*mem_mb"),
+    (RuntimeError(ALLOCATOR), MemoryExhaustedError, r"out of memory at a peak of [0-9.]+ GB.*mem_mb"),
+    (torch.OutOfMemoryError("tried to allocate 9 GiB"), UserError, r"9 GiB.*schedule.batch_size \(another run"),
+    (RuntimeError("a bug"), RuntimeError, "a bug"),
+])  # fmt: skip
 @ONE
 def test_out_of_memory_is_reported_and_can_be_retried(kind, alone, tmp_path, monkeypatch, error, raised, words):
     calls, (owner, function) = [], kind.inner

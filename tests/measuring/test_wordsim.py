@@ -176,14 +176,11 @@ def test_tabs_spaces_line_ends_and_odd_words_are_read(tmp_path):
 
 
 @pytest.mark.fault("G7")
-@pytest.mark.parametrize(
-    ("line", "what"),
-    [
-        ("one two", "2 fields, expected 3"), ("one two 3 4", "4 fields"), ("one;two;3", "1 fields"),
-        ("one two high", "score 'high' is not a finite number"), ("one two nan", "score 'nan'"),
-        ("one two inf", "score 'inf'"), ("word1 word2 score", "score 'score'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "what"), [
+    ("one two", "2 fields, expected 3"), ("one two 3 4", "4 fields"), ("one;two;3", "1 fields"),
+    ("one two high", "score 'high' is not a finite number"), ("one two nan", "score 'nan'"),
+    ("one two inf", "score 'inf'"), ("word1 word2 score", "score 'score'"),
+])  # fmt: skip
 def test_a_malformed_line_is_named(tmp_path, line, what):
     path = write(tmp_path / "EN-bad.txt", f"a b 1\n\n{line}\nc d 2\n".encode())
     with pytest.raises(DataError, match=what) as caught:

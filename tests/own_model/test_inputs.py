@@ -173,20 +173,17 @@ def test_a_file_that_is_not_sound_is_one_line_and_never_runs(name: str) -> None:
 
 
 @pytest.mark.fault("H4")
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["nowhere-*.npy"], "hidden: nowhere-*.npy: no such file"),
-        (["\0.npy"], "no such file"),
-        (["x" * 300 + ".npy"], "no such file"),
-        (["folder.npy"], "folder.npy: expected a file, not a folder or a device"),
-        (["pipe.npy"], "pipe.npy: expected a file, not a folder or a device"),
-        (["h.npy::x"], "an .npy file holds one array"),
-        (["h.npy", "wide.npy"], "h.npy has shape (200, 4) and wide.npy (4, 7)"),
-        (["two.npz"], "holds 2 arrays: choose one by two.npz::NAME; arrays: here, there"),
-        (["two.npz::her"], "has no array 'her'; arrays: here, there"),
-    ],
-)
+@pytest.mark.parametrize(("names", "message"), [
+    (["nowhere-*.npy"], "hidden: nowhere-*.npy: no such file"),
+    (["\0.npy"], "no such file"),
+    (["x" * 300 + ".npy"], "no such file"),
+    (["folder.npy"], "folder.npy: expected a file, not a folder or a device"),
+    (["pipe.npy"], "pipe.npy: expected a file, not a folder or a device"),
+    (["h.npy::x"], "an .npy file holds one array"),
+    (["h.npy", "wide.npy"], "h.npy has shape (200, 4) and wide.npy (4, 7)"),
+    (["two.npz"], "holds 2 arrays: choose one by two.npz::NAME; arrays: here, there"),
+    (["two.npz::her"], "has no array 'her'; arrays: here, there"),
+])  # fmt: skip
 def test_a_name_that_chooses_no_array_is_one_line(names: list[str], message: str) -> None:
     Path("folder.npy").mkdir()
     os.mkfifo("pipe.npy")

@@ -36,15 +36,12 @@ def error_of(model: str, capsys: pytest.CaptureFixture[str]) -> str:
     return error
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("tokenizer.json", None, "no tokenizer.json in this folder"),
-        ("config.json", None, "no config.json in this folder"),
-        (INDEX, "[1, 2", "its index is not sound"),
-        (SHARDS[0], None, f"{SHARDS[0]} is missing (1 of 2 shards)"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "message"), [
+    ("tokenizer.json", None, "no tokenizer.json in this folder"),
+    ("config.json", None, "no config.json in this folder"),
+    (INDEX, "[1, 2", "its index is not sound"),
+    (SHARDS[0], None, f"{SHARDS[0]} is missing (1 of 2 shards)"),
+])  # fmt: skip
 def test_a_folder_that_is_not_sound_is_one_line(folder, name: str, text: str | None, message: str, capsys) -> None:
     (folder / name).unlink() if text is None else (folder / name).write_text(text, encoding="utf-8")
     assert message in error_of("m", capsys)

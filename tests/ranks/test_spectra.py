@@ -159,15 +159,12 @@ def test_one_bad_number_is_an_error_that_names_its_row(bad) -> None:
 GOOD = np.ones((4, 3), np.float32)
 
 
-@pytest.mark.parametrize(
-    ("chunks", "columns", "message"),
-    [
-        ([GOOD, GOOD[:, 1:]], 3, r"shape \(4, 2\), expected \(any, 3\)"),
-        ([GOOD, GOOD.astype(np.float64)], 3, r"float64, expected .* \(before it: float32\)"),
-        ([], 3, "0 x 3 numbers has no rank"),
-        ([GOOD[:, :0]], 0, "4 x 0 numbers has no rank"),
-    ],
-)
+@pytest.mark.parametrize(("chunks", "columns", "message"), [
+    ([GOOD, GOOD[:, 1:]], 3, r"shape \(4, 2\), expected \(any, 3\)"),
+    ([GOOD, GOOD.astype(np.float64)], 3, r"float64, expected .* \(before it: float32\)"),
+    ([], 3, "0 x 3 numbers has no rank"),
+    ([GOOD[:, :0]], 0, "4 x 0 numbers has no rank"),
+])  # fmt: skip
 def test_chunks_of_another_form_are_rejected(chunks, columns, message) -> None:
     with pytest.raises(DataError, match=message):
         gram_singular_values(chunks, columns)

@@ -74,15 +74,12 @@ def test_only_an_evaluation_that_was_made_has_two_records(study: Study, status: 
     assert [one.file.rpartition("/")[2] for one in found] == lacking
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "kind"),
-    [
-        ("done.json", {"run": {"run_id": "0" * 12}}, "foreign"),
-        ("measure.json", {"provenance": {"run_id": "0" * 12}}, "foreign"),
-        ("measure.json", {"provenance": {"parents": {"done.json": "0" * 64}}}, "stale"),
-        ("rank.json", {"provenance": {"parents": {"spectrum.npz": "0" * 64}}}, "stale"),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes", "kind"), [
+    ("done.json", {"run": {"run_id": "0" * 12}}, "foreign"),
+    ("measure.json", {"provenance": {"run_id": "0" * 12}}, "foreign"),
+    ("measure.json", {"provenance": {"parents": {"done.json": "0" * 64}}}, "stale"),
+    ("rank.json", {"provenance": {"parents": {"spectrum.npz": "0" * 64}}}, "stale"),
+])  # fmt: skip
 @pytest.mark.fault("E9", "G4")
 def test_what_belongs_elsewhere_is_found(study: Study, name: str, changes: dict, kind: str) -> None:
     fake.write_all(study)

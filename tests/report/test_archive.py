@@ -61,14 +61,11 @@ def test_an_archive_has_the_numbers_states_and_verdicts_of_its_study(finished: P
     assert set(verdicts) > {(one["id"], one["dataset"]) for one in shown}  # those of all papers
 
 
-@pytest.mark.parametrize(
-    ("changes", "missing", "unfinished"),
-    [
-        ({"seeds: [1, 2, 3]": "seeds: [1, 2, 3, 4]"}, 6, False),  # a run of each of six models
-        ({"learning_rate: 10": "learning_rate: 5"}, 18, False),
-        ({"learning_rate: 10": "learning_rate: 5", "study: fake": "study: other"}, 19, True),  # nothing to archive
-    ],
-)
+@pytest.mark.parametrize(("changes", "missing", "unfinished"), [
+    ({"seeds: [1, 2, 3]": "seeds: [1, 2, 3, 4]"}, 6, False),  # a run of each of six models
+    ({"learning_rate: 10": "learning_rate: 5"}, 18, False),
+    ({"learning_rate: 10": "learning_rate: 5", "study: fake": "study: other"}, 19, True),  # nothing to archive
+])  # fmt: skip
 def test_results_from_before_a_change_of_the_study_are_not_archived(finished, tmp_path, changes, missing, unfinished):
     text = fake.showing("parthiban2021-table2: {models: all}", "merity2017-ranks:")
     assert archive.write(fake.load(tmp_path, text))
@@ -138,15 +135,12 @@ CONTENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("machines", "expected"),
-    [
-        (["cpu AVX512, A(R) B(TM) CPU @ 2 GHz"], "A B"),
-        (["cpu AVX512, cpu AVX2, A Processor"], "A (AVX2)"),
-        (["G, A"], "G"),
-        (["G, A", "G, cpu AVX2, B"], "G and B (AVX2)"),
-    ],
-)
+@pytest.mark.parametrize(("machines", "expected"), [
+    (["cpu AVX512, A(R) B(TM) CPU @ 2 GHz"], "A B"),
+    (["cpu AVX512, cpu AVX2, A Processor"], "A (AVX2)"),
+    (["G, A"], "G"),
+    (["G, A", "G, cpu AVX2, B"], "G and B (AVX2)"),
+])  # fmt: skip
 def test_an_archive_names_gpus_or_processors_with_instruction_sets_that_change_bits(machines, expected: str) -> None:
     states = pd.DataFrame(dict.fromkeys(records.STATE_COLUMNS, machines))
     assert archive.machines(records.Records(pd.DataFrame(columns=list(records.COLUMNS)), states)) == expected

@@ -72,22 +72,19 @@ def entry(verdict: str, n: int = 3, name: str = "mos-better", dataset: str = "a"
     return {"id": name, "source": "paper", "dataset": dataset, "verdict": verdict, "numbers": numbers, **facts}
 
 
-@pytest.mark.parametrize(
-    ("entries", "verdict"),
-    [
-        ([], CANNOT),
-        ([entry(CANNOT, 0), entry(CANNOT)], CANNOT),
-        ([entry(CANNOT, 0), entry(CONFOUNDED)], CONFOUNDED),
-        ([entry(CONFOUNDED, 9), entry(UNDECIDED)], UNDECIDED),
-        ([entry(CONFOUNDED, 9), entry(REPRODUCED)], REPRODUCED),  # a study with a broken premise does not count
-        ([entry(UNDECIDED), entry(NOT_REPRODUCED)], NOT_REPRODUCED),  # one of equal power decides
-        ([entry(REPRODUCED), entry(REPRODUCED, 5)], REPRODUCED),
-        ([entry(REPRODUCED), entry(NOT_REPRODUCED, 6)], compare.MIXED),  # half as many units are enough
-        ([entry(REPRODUCED), entry(NOT_REPRODUCED, 7)], NOT_REPRODUCED),
-        ([entry(REPRODUCED), entry(NOT_REPRODUCED) | {"numbers": [{"n": (9, 9)}, {"n": (2, 9)}]}], compare.MIXED),
-        ([entry(REPRODUCED), entry(UNDECIDED, 7)], UNDECIDED),  # a small study does not overrule a large one
-    ],
-)
+@pytest.mark.parametrize(("entries", "verdict"), [
+    ([], CANNOT),
+    ([entry(CANNOT, 0), entry(CANNOT)], CANNOT),
+    ([entry(CANNOT, 0), entry(CONFOUNDED)], CONFOUNDED),
+    ([entry(CONFOUNDED, 9), entry(UNDECIDED)], UNDECIDED),
+    ([entry(CONFOUNDED, 9), entry(REPRODUCED)], REPRODUCED),  # a study with a broken premise does not count
+    ([entry(UNDECIDED), entry(NOT_REPRODUCED)], NOT_REPRODUCED),  # one of equal power decides
+    ([entry(REPRODUCED), entry(REPRODUCED, 5)], REPRODUCED),
+    ([entry(REPRODUCED), entry(NOT_REPRODUCED, 6)], compare.MIXED),  # half as many units are enough
+    ([entry(REPRODUCED), entry(NOT_REPRODUCED, 7)], NOT_REPRODUCED),
+    ([entry(REPRODUCED), entry(NOT_REPRODUCED) | {"numbers": [{"n": (9, 9)}, {"n": (2, 9)}]}], compare.MIXED),
+    ([entry(REPRODUCED), entry(UNDECIDED, 7)], UNDECIDED),  # a small study does not overrule a large one
+])  # fmt: skip
 def test_the_overall_verdict_follows_from_the_rule(entries, verdict: str) -> None:
     assert compare.overall(entries) == compare.overall(entries[::-1]) == verdict
 

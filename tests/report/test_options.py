@@ -17,22 +17,19 @@ def test_every_bundled_study_has_known_options(file: Path) -> None:
     views.check_options(config.load_study(file))
 
 
-@pytest.mark.parametrize(
-    "experiment, given, message",
-    [
-        ("sm-table1", "{baselin: ss}", r"options: unknown key 'baselin'; did you mean 'baseline'"),
-        ("figure6", "{beside: [tst_ppl]}", r"options: beside\.0: unknown metric 'tst_ppl'; did you mean 'test_ppl'"),
-        ("sm-table1", "{seeds_not_tested: [1, x]}", r"options: seeds_not_tested\.1: 'x' is not allowed"),
-        ("sm-table7", "{settings: [{setting: a, publishd: b, label: c}]}",
-         r"options: settings\.0: unknown key 'publishd'; did you mean 'published'"),
-        ("sm-table7", "{settings: [{setting: a, label: c}]}", r"options: settings\.0\.published is not set"),
-        ("sm-figure2", "{panels: [frist]}", r"options: panels\.0: 'frist' is not allowed"),
-        ("sm-figure2", "{first: many}", r"options: first: 'many' is not allowed"),
-        ("sm-figure2", "{first: true}", r"options: first: True is not allowed"),
-        ("figure1", "{curves: {c: 1}}", r"options: curves: .* is not allowed"),
-        ("figure2", "{windows: {ptb: [1, 2, 3]}}", r"options: windows\.ptb: .* is not allowed"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("experiment, given, message", [
+    ("sm-table1", "{baselin: ss}", r"options: unknown key 'baselin'; did you mean 'baseline'"),
+    ("figure6", "{beside: [tst_ppl]}", r"options: beside\.0: unknown metric 'tst_ppl'; did you mean 'test_ppl'"),
+    ("sm-table1", "{seeds_not_tested: [1, x]}", r"options: seeds_not_tested\.1: 'x' is not allowed"),
+    ("sm-table7", "{settings: [{setting: a, publishd: b, label: c}]}",
+     r"options: settings\.0: unknown key 'publishd'; did you mean 'published'"),
+    ("sm-table7", "{settings: [{setting: a, label: c}]}", r"options: settings\.0\.published is not set"),
+    ("sm-figure2", "{panels: [frist]}", r"options: panels\.0: 'frist' is not allowed"),
+    ("sm-figure2", "{first: many}", r"options: first: 'many' is not allowed"),
+    ("sm-figure2", "{first: true}", r"options: first: True is not allowed"),
+    ("figure1", "{curves: {c: 1}}", r"options: curves: .* is not allowed"),
+    ("figure2", "{windows: {ptb: [1, 2, 3]}}", r"options: windows\.ptb: .* is not allowed"),
+])  # fmt: skip
 def test_an_unknown_option_is_rejected_with_file_and_key(tmp_path, experiment: str, given: str, message: str) -> None:
     name = f"parthiban2021-{experiment}"
     study = fake.load(tmp_path, f"{fake.STUDY}  {name}: {{options: {given}}}\n")
@@ -50,15 +47,12 @@ def test_a_correlation_on_a_corpus_without_a_published_window_has_one_row(place:
     assert [row.key for row in section.rows] == ["all"]
 
 
-@pytest.mark.parametrize(
-    "experiment, message",
-    [
-        ("figure2: {models: [grid, mos]}", r"models: .*'mos' has no options c and k"),
-        ("figure2-correlation: {models: all}", r"models: .*'softmax' has no options c and k"),
-        ("sm-table7: {models: [gss]}", r"models: 'gss' is not a search"),
-        ("sm-figure2: {models: all, options: {panels: []}}", r".*\(ValueError: "),
-    ],
-)
+@pytest.mark.parametrize("experiment, message", [
+    ("figure2: {models: [grid, mos]}", r"models: .*'mos' has no options c and k"),
+    ("figure2-correlation: {models: all}", r"models: .*'softmax' has no options c and k"),
+    ("sm-table7: {models: [gss]}", r"models: 'gss' is not a search"),
+    ("sm-figure2: {models: all, options: {panels: []}}", r".*\(ValueError: "),
+])  # fmt: skip
 def test_what_a_view_cannot_show_is_rejected_before_training(tmp_path: Path, experiment: str, message: str) -> None:
     study = fake.load(tmp_path, f"{UNPUBLISHED}  parthiban2021-{experiment}\n")
     with pytest.raises(UserError, match=rf"study\.yaml: experiments\.parthiban2021-[a-z0-9-]+: {message}"):

@@ -93,16 +93,13 @@ def test_a_body_without_memory_cannot_be_evaluated_dynamically(tmp_path: Path) -
         check.check_stages(one)
 
 
-@pytest.mark.parametrize(
-    ("given", "rate"),
-    [
-        ({"scaling": "sum"}, "5e-05"),  # the default rates are those of `mean`
-        ({"scaling": "sum", "learning_rates": [0.002, 0.0001]}, "0.0001"),
-        ({"learning_rates": [0.00005, 0.002]}, "0.002"),
-        ({"scaling": "sum", "learning_rates": [0, 0.0005, 0.002]}, ""),
-        ({"learning_rates": [0, 0.00003, 0.0005]}, ""),
-    ],
-)
+@pytest.mark.parametrize(("given", "rate"), [
+    ({"scaling": "sum"}, "5e-05"),  # the default rates are those of `mean`
+    ({"scaling": "sum", "learning_rates": [0.002, 0.0001]}, "0.0001"),
+    ({"learning_rates": [0.00005, 0.002]}, "0.002"),
+    ({"scaling": "sum", "learning_rates": [0, 0.0005, 0.002]}, ""),
+    ({"learning_rates": [0, 0.00003, 0.0005]}, ""),
+])  # fmt: skip
 def test_step_sizes_for_the_other_scaling_are_rejected_in_one_line(tmp_path: Path, given: dict, rate: str) -> None:
     settings = [*BASE["settings"], {"dynamic": given}]
     if not rate:

@@ -163,14 +163,11 @@ def test_an_edit_of_the_grid_or_the_settings_makes_new_choices(tmp_path: Path, s
     assert len(study_in(tmp_path, settings=body).unchosen) == 2 and not study_in(tmp_path).unchosen
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tuning": SEARCH | {"seeds": [2]}}, "tuning.seeds: seed 2"),
-        ({"tuning": SEARCH | {"grid": {"schedule.learning_rat": [1, 2]}}}, "learning_rat"),
-        ({"contrasts": {"margin": 0.01, "family": [{"model": "mos", "against": "sofmax", "label": "x"}]}}, "'softmax'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"tuning": SEARCH | {"seeds": [2]}}, "tuning.seeds: seed 2"),
+    ({"tuning": SEARCH | {"grid": {"schedule.learning_rat": [1, 2]}}}, "learning_rat"),
+    ({"contrasts": {"margin": 0.01, "family": [{"model": "mos", "against": "sofmax", "label": "x"}]}}, "'softmax'"),
+])  # fmt: skip
 def test_bad_keys_are_one_line(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message) as found:
         study_in(tmp_path, **changes)

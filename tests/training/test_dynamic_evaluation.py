@@ -179,16 +179,13 @@ def test_every_setting_is_tried_on_the_tuning_text_and_the_best_one_used():
     assert found["tuned_on_tokens"] == 30
 
 
-@pytest.mark.parametrize(
-    ("rates", "decays", "tried", "edge"),
-    [
-        ((1, 2, 3), (0.5,), (4, 2, 3), False),
-        ((1, 2, 3), (0.5,), (2, 3, 4), True),
-        ((3, 1, 2), (0.5,), (2, 3, 4), True),  # in any order
-        ((2,), (0.5,), (3,), False),  # a setting, no choice
-        ((2,), (0.1, 0.5), (3, 2), True),
-    ],
-)
+@pytest.mark.parametrize(("rates", "decays", "tried", "edge"), [
+    ((1, 2, 3), (0.5,), (4, 2, 3), False),
+    ((1, 2, 3), (0.5,), (2, 3, 4), True),
+    ((3, 1, 2), (0.5,), (2, 3, 4), True),  # in any order
+    ((2,), (0.5,), (3,), False),  # a setting, no choice
+    ((2,), (0.1, 0.5), (3, 2), True),
+])  # fmt: skip
 def test_a_choice_on_an_edge_of_the_grid_is_recorded(rates, decays, tried, edge) -> None:
     one = evaluator(built(), learning_rates=rates, decays=decays)
     one.losses = [5.0, 5.0, *map(float, tried), 2.0, 2.0]

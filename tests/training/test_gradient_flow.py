@@ -45,18 +45,15 @@ def naive(fit: FreeContexts) -> dict[str, float]:
     return dict(zip(("gradient_energy", "gradient_words", "gradient_cosine"), found, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("softmax", {}),
-        ("sigsoftmax", {}),
-        ("softcap", {"c": 3}),
-        ("lms-plif", {"knots": 40}),
-        ("mixtape", {"gate_size": 2}),
-        ("mos", {"components": 2}),
-        ("low-rank", {"rank": 2}),  # fewer directions than the vectors are long
-    ],
-)
+@pytest.mark.parametrize(("name", "options"), [
+    ("softmax", {}),
+    ("sigsoftmax", {}),
+    ("softcap", {"c": 3}),
+    ("lms-plif", {"knots": 40}),
+    ("mixtape", {"gate_size": 2}),
+    ("mos", {"components": 2}),
+    ("low-rank", {"rank": 2}),  # fewer directions than the vectors are long
+])  # fmt: skip
 def test_shares_equal_those_of_the_jacobian(name: str, options: dict[str, object]) -> None:
     fit = begun(name, 3, **options)
     weights = {key: value.clone() for key, value in fit.head.state_dict().items()}

@@ -53,14 +53,11 @@ def test_counts_of_direct_output_connections():
 SMALL = {"embedding_size": 6, "hidden_size": 7, "context_size": 6, "layers": 2}
 
 
-@pytest.mark.parametrize(
-    ("body", "lower_size"),
-    [
-        (SMALL, 7),
-        (SMALL | {"layers": 1}, 6),
-        (SMALL | {"kind": "transformer", "attention_heads": 2, "dropout_weight": 0, "dropout_embedding": 0}, 6),
-    ],
-)
+@pytest.mark.parametrize(("body", "lower_size"), [
+    (SMALL, 7),
+    (SMALL | {"layers": 1}, 6),
+    (SMALL | {"kind": "transformer", "attention_heads": 2, "dropout_weight": 0, "dropout_embedding": 0}, 6),
+])  # fmt: skip
 def test_a_head_may_read_the_input_of_the_last_layer(body, lower_size):
     built = model.build(make_run("doc", options={"lower_size": lower_size}, **body), 11).eval()
     ids = torch.tensor([[1, 2], [3, 4]])

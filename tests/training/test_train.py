@@ -165,15 +165,12 @@ def test_done_and_the_stored_model(tmp_path, reference):
     assert trainer.evaluate(model, valid_LB, 12) == done["best_valid_loss_nats"]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"bptt": 500, "max_length_delta": 0},
-        {"layers": 1},
-        {"batch_size": 100},  # three rows: one update an epoch
-        {"eval_batch_size": 45},  # two rows
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"bptt": 500, "max_length_delta": 0},
+    {"layers": 1},
+    {"batch_size": 100},  # three rows: one update an epoch
+    {"eval_batch_size": 45},  # two rows
+])  # fmt: skip
 def test_corners(tmp_path, changes):
     done = train.train_run(make_run(**changes), CORPUS, tmp_path)
     assert done["status"] == "ok" and math.isfinite(done["best_valid_loss_nats"])
@@ -220,16 +217,12 @@ UNLOCKED = {"components": 2, "dropout_latent": 0.2, "locked_dropout": False}
 
 
 @pytest.mark.fault("A1")
-@pytest.mark.parametrize(
-    "run",
-    [
-        make_run("mos", learning_rate=1.0, epochs=2),
-        make_run("lms-plif", learning_rate=1.0, epochs=2, options={"knots": 200}),
-        transformer_run("mos", UNLOCKED),
-        make_run(learning_rate=1.0, epochs=4, pieces=3),
-    ],
-    ids=["mos", "lms-plif", "transformer", "pieces"],
-)
+@pytest.mark.parametrize("run", [
+    make_run("mos", learning_rate=1.0, epochs=2),
+    make_run("lms-plif", learning_rate=1.0, epochs=2, options={"knots": 200}),
+    transformer_run("mos", UNLOCKED),
+    make_run(learning_rate=1.0, epochs=4, pieces=3),
+], ids=["mos", "lms-plif", "transformer", "pieces"])  # fmt: skip
 def test_every_kind_of_run_resumes_to_the_bit(tmp_path, monkeypatch, run):
     train.train_run(run, CORPUS, tmp_path / "whole")
     for update in (1, 9):
