@@ -87,14 +87,11 @@ def rank_of(run: Run) -> int:
 
 def provenance() -> dict[str, Any]:
     return {
-        "schema": 1,
-        "git": {"commit": "0" * 40, "dirty": False},
-        "versions": {"python": "3.12.1", "torch": "2.13.0"},
+        "schema": 1, "git": {"commit": "0" * 40, "dirty": False}, "versions": {"python": "3.12.1", "torch": "2.13.0"},
         "hardware": {"cpu": "Fake CPU", "cores": 2, "machine": "x86_64"},
-        "sessions": [{"device": "cpu AVX512", "threads": 1, "from_update": 0}],
-        "interruptions": 0,
+        "sessions": [{"device": "cpu AVX512", "threads": 1, "from_update": 0}], "interruptions": 0,
         "deterministic": True,
-    }
+    }  # fmt: skip
 
 
 def write_done(run: Run, status: str = "ok", reason: str | None = None, epochs: int | None = None) -> None:

@@ -204,9 +204,7 @@ def test_a_partial_file_never_takes_the_name(server: str, tmp_path: Path) -> Non
 
 @pytest.mark.fault("B24")
 @pytest.mark.parametrize("form", [
-    BODY.replace(b"\n", b"\r\n"),
-    b"\xef\xbb\xbf" + BODY,
-    BODY[:-1],
+    BODY.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + BODY, BODY[:-1],
     b"\xef\xbb\xbf" + BODY.replace(b"\n", b"\r\n")[:-2],
 ])  # fmt: skip
 def test_a_copy_with_other_line_ends_becomes_the_declared_text(tmp_path: Path, form: bytes) -> None:

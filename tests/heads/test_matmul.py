@@ -37,9 +37,7 @@ def test_every_library_gives_the_materialised_gradients(name: str, onednn: bool,
 
 
 @pytest.mark.parametrize(("dtype", "words", "onednn", "expected"), [
-    (torch.float32, 4096, True, 2),
-    (torch.float32, 4095, True, 1),
-    (torch.float32, 4096, False, 0),
+    (torch.float32, 4096, True, 2), (torch.float32, 4095, True, 1), (torch.float32, 4096, False, 0),
     (torch.float64, 4096, True, 0),
 ])  # fmt: skip
 def test_dtype_and_size_decide_how_many_products_onednn_computes(dtype, words, onednn, expected, monkeypatch) -> None:

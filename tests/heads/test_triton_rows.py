@@ -19,19 +19,13 @@ from softmax_bottleneck.heads.base import Head
 
 PLIF = {"knots": 40, "bound": 3.0}  # logits lie beyond the bound too
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "softmax": ("softmax", {}),
-    "sigsoftmax": ("sigsoftmax", {}),
-    "gss": ("gss", {"c": -1.5, "k": 2.5}),
-    "gss below one": ("gss", {"c": 0.5, "k": 0.25}),
-    "relu": ("relu", {}),
-    "sigmoid": ("sigmoid", {}),
-    "plif": ("lms-plif", PLIF),
-    "plif frozen": ("lms-plif", PLIF | {"frozen": True}),
-    "moc": ("moc", {"components": 3}),
+    "softmax": ("softmax", {}), "sigsoftmax": ("sigsoftmax", {}), "gss": ("gss", {"c": -1.5, "k": 2.5}),
+    "gss below one": ("gss", {"c": 0.5, "k": 0.25}), "relu": ("relu", {}), "sigmoid": ("sigmoid", {}),
+    "plif": ("lms-plif", PLIF), "plif frozen": ("lms-plif", PLIF | {"frozen": True}), "moc": ("moc", {"components": 3}),
     "mos": ("mos", {"components": 3, "probability_floor": 1e-8}),
     "moss": ("mos", {"components": 2, "pointwise": "sigsoftmax", "prior": "sigsoftmax"}),
     "mos-plif": ("mos", {"components": 2, "pointwise": "lms-plif", "pointwise_options": PLIF}),
-}
+}  # fmt: skip
 SHAPES = [(3, 3, 1), (5, 3, 7), (2, 17, 130)]  # contexts, width, words; the second with weights
 
 

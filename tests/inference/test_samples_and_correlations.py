@@ -83,9 +83,7 @@ def figure_2(dataset: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize(("dataset", "window", "n", "r"), [
-    ("ptb", (0, 99), 70, -0.483),
-    ("wt2", (0, 99), 35, -0.538),
-    ("ptb", (56.6, 57.6), 50, -0.179),
+    ("ptb", (0, 99), 70, -0.483), ("wt2", (0, 99), 35, -0.538), ("ptb", (56.6, 57.6), 50, -0.179),
     ("wt2", (64.0, 65.0), 26, 0.212),
 ])  # fmt: skip
 def test_correlations_of_figure_2(dataset, window, n, r):

@@ -206,10 +206,8 @@ def test_a_killed_jobs_card_stays_its_processes_own(machine: Path) -> None:
 
 # --- several runs in one job ----------------------------------------------------------------------------------------
 EXITS = [
-    sys.executable,
-    "-c",
-    "import os, sys; n = int(sys.argv[-1]); os.kill(os.getpid(), -n) if n < 0 else sys.exit(n)",
-]
+    sys.executable, "-c", "import os, sys; n = int(sys.argv[-1]); os.kill(os.getpid(), -n) if n < 0 else sys.exit(n)",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("codes", "error", "expected"), [

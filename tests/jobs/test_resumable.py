@@ -71,11 +71,9 @@ def test_killed_at_any_step_it_ends_the_same(kind, alone, tmp_path, save_interva
 
 
 SAVE_POINTS = [
-    (torch, "save", "before anything is written"),
-    (artefacts, "sha256_file", "temporary file written, not renamed"),
-    (Path, "replace", "renamed, hash not written"),
-    (os, "open", "both written, not synced"),
-]
+    (torch, "save", "before anything is written"), (artefacts, "sha256_file", "temporary file written, not renamed"),
+    (Path, "replace", "renamed, hash not written"), (os, "open", "both written, not synced"),
+]  # fmt: skip
 
 
 @pytest.mark.fault("A2")
@@ -184,11 +182,9 @@ def flip_without_sidecar(path: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "flipped": flip,
-    "flipped, hash forged": flip_and_forge,
-    "flipped, no hash": flip_without_sidecar,
+    "flipped": flip, "flipped, hash forged": flip_and_forge, "flipped, no hash": flip_without_sidecar,
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-100]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.fault("A8")

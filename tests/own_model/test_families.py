@@ -127,10 +127,8 @@ FOLDERS = {
 if hasattr(transformers, "Gemma4Config"):  # sees and hears as well: the cap of its text part lies deeper
     deep = {"global_head_dim": 4, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
     deep = {
-        "text_config": GEMMA | deep | {"layer_types": ["full_attention"]},
-        "vision_config": None,
-        "audio_config": None,
-    }
+        "text_config": GEMMA | deep | {"layer_types": ["full_attention"]}, "vision_config": None, "audio_config": None,
+    }  # fmt: skip
     FOLDERS["Gemma 4"] = Folder("Gemma4Config", deep, note="logits are capped at 2:")
 
 

@@ -334,10 +334,8 @@ def test_compare_prints_a_column_per_model(files, capsys) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["a.json"], "two models or more"),
-    (["a.json", "none.json"], "none.json: not a rank.json"),
-    (["a.json", "h.npy"], "h.npy: not a rank.json"),
-    (["a.json", "list.json"], "list.json: not a rank.json"),
+    (["a.json"], "two models or more"), (["a.json", "none.json"], "none.json: not a rank.json"),
+    (["a.json", "h.npy"], "h.npy: not a rank.json"), (["a.json", "list.json"], "list.json: not a rank.json"),
     (["a.json", "a.json", "--seconds", "1"], "no other option"),
 ])  # fmt: skip
 def test_compare_rejects_other_files_with_one_line(files, capsys, arguments: list[str], message: str) -> None:

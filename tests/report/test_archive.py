@@ -136,10 +136,8 @@ CONTENT = {
 
 
 @pytest.mark.parametrize(("machines", "expected"), [
-    (["cpu AVX512, A(R) B(TM) CPU @ 2 GHz"], "A B"),
-    (["cpu AVX512, cpu AVX2, A Processor"], "A (AVX2)"),
-    (["G, A"], "G"),
-    (["G, A", "G, cpu AVX2, B"], "G and B (AVX2)"),
+    (["cpu AVX512, A(R) B(TM) CPU @ 2 GHz"], "A B"), (["cpu AVX512, cpu AVX2, A Processor"], "A (AVX2)"),
+    (["G, A"], "G"), (["G, A", "G, cpu AVX2, B"], "G and B (AVX2)"),
 ])  # fmt: skip
 def test_an_archive_names_gpus_or_processors_with_instruction_sets_that_change_bits(machines, expected: str) -> None:
     states = pd.DataFrame(dict.fromkeys(records.STATE_COLUMNS, machines))

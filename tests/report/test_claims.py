@@ -529,13 +529,11 @@ def judge_with_truth(claim: str, rows: list[examples.Row], **numbers: float) -> 
         # Beside an overfitted softmax the true distribution has higher train and lower test perplexity.
         ("plif-regularises", OVERFITTED, {"train_ppl": 30.0}, {}),
         (
-            "grid-correlation",
-            CORRELATED,
-            {"test_ppl": 57.0, "rank_press": 300.0},
+            "grid-correlation", CORRELATED, {"test_ppl": 57.0, "rank_press": 300.0},
             {"test_ppl": 30.0, "rank_press": 90000.0},
         ),
     ],
-)
+)  # fmt: skip
 def test_a_rule_that_the_true_distribution_passes_decides_nothing(claim: str, rows, sound, spoils) -> None:
     assert judge(claim, rows).verdict == REPRODUCED
     assert judge_with_truth(claim, rows, **sound).verdict == REPRODUCED

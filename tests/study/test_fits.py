@@ -20,16 +20,12 @@ def test_units_are_named_by_what_they_are():
 
 
 @pytest.mark.parametrize(("entry", "changes", "words"), [
-    (DIRICHLET, {"alphas": []}, "alphas is not set"),
-    (DIRICHLET, {"alphas": [0]}, "alphas"),
-    (DIRICHLET, {"widths": [0]}, "widths"),
-    (DIRICHLET, {"contexts": 1}, "contexts"),
-    (DIRICHLET, {"colour": 1}, "unknown key 'colour'"),
-    (DIRICHLET, {"models": {"x": {"head": "softmux"}}}, "softmux"),
+    (DIRICHLET, {"alphas": []}, "alphas is not set"), (DIRICHLET, {"alphas": [0]}, "alphas"),
+    (DIRICHLET, {"widths": [0]}, "widths"), (DIRICHLET, {"contexts": 1}, "contexts"),
+    (DIRICHLET, {"colour": 1}, "unknown key 'colour'"), (DIRICHLET, {"models": {"x": {"head": "softmux"}}}, "softmux"),
     (DIRICHLET, {"models": {"x": {"head": {"name": "mos", "components": 0}}}}, "components"),
     (DIRICHLET, {"models": {"x": {"head": "softmax", "equal_to": "y"}}}, "unknown 'y'"),
-    (LANGUAGE, {"ranks": []}, "ranks is not set"),
-    (LANGUAGE, {"ranks": [23]}, "rank: 23 is not allowed"),
+    (LANGUAGE, {"ranks": []}, "ranks is not set"), (LANGUAGE, {"ranks": [23]}, "rank: 23 is not allowed"),
     (LANGUAGE, {"language": LAW | {"topcs": 2}}, "unknown key 'topcs'"),
 ])  # fmt: skip
 def test_mistakes_are_named(entry, changes, words):

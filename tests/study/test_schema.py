@@ -126,17 +126,11 @@ def test_all_missing_keys_are_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "words"), [
     ("study: a\nseeds: [1]\nstudy: b\n", ":3: key 'study' is given twice"),
     ("models: {a: {head: x, head: y}}\n", ":1: key 'head' is given twice"),
-    ("settings:\n  - body:\n\t  layers: 1\n", ":3: "),
-    ("study: small\non: 1\n", ":2: key True is not text"),
-    ("? [study]\n: 1\n", ":1: "),
-    ("study: [1\n", ":2: "),
-    ("study: !!python/object/apply:os.system ['touch canary']\n", ":1: "),
-    ("seeds: [!!int x]\n", ": "),
-    ("study: a\nbase: &b {layers: 1}\nbody: {<<: *b}\n", ":3: merge keys"),
-    ("seeds: *nothing\n", ":1: "),
-    ("study: a\n---\nstudy: b\n", ":2: "),
-    ("- 1\n", ": expected `key: value`"),
-    ("", ": expected `key: value`"),
+    ("settings:\n  - body:\n\t  layers: 1\n", ":3: "), ("study: small\non: 1\n", ":2: key True is not text"),
+    ("? [study]\n: 1\n", ":1: "), ("study: [1\n", ":2: "),
+    ("study: !!python/object/apply:os.system ['touch canary']\n", ":1: "), ("seeds: [!!int x]\n", ": "),
+    ("study: a\nbase: &b {layers: 1}\nbody: {<<: *b}\n", ":3: merge keys"), ("seeds: *nothing\n", ":1: "),
+    ("study: a\n---\nstudy: b\n", ":2: "), ("- 1\n", ": expected `key: value`"), ("", ": expected `key: value`"),
     ('title: "a\x00b"\n', ": "),
 ])  # fmt: skip
 def test_a_bad_file_is_rejected_with_its_line(tmp_path: Path, monkeypatch, text: str, words: str) -> None:

@@ -43,10 +43,8 @@ def test_more_contexts_than_there_are_are_rejected_with_their_number(begun, tmp_
 
 @pytest.mark.fault("C15")
 @pytest.mark.parametrize(("key", "value", "words"), [
-    ("batch_size", 65536, "schedule.batch_size"),
-    ("eval_batch_size", 4096, "schedule.eval_batch_size"),
-    ("test_batch_size", 4096, "schedule.test_batch_size"),
-    ("pieces", 1000, "schedule.batch_size"),
+    ("batch_size", 65536, "schedule.batch_size"), ("eval_batch_size", 4096, "schedule.eval_batch_size"),
+    ("test_batch_size", 4096, "schedule.test_batch_size"), ("pieces", 1000, "schedule.batch_size"),
 ])  # fmt: skip
 def test_more_streams_than_a_text_has_are_rejected_before_the_first_job(begun, tmp_path, capsys, key, value, words):
     values = small.changed(small.STUDY, ("settings", 0, "schedule", key), value)
