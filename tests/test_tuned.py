@@ -36,13 +36,12 @@ def killed(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.pipeline
-def test_a_search_killed_in_each_phase_ends_with_the_same_choice(finished: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_search_killed_in_each_phase_ends_with_the_same_choice(finished: Path, place: Path, monkeypatch) -> None:
     """The best of the rates 1 and 8 is an end of the grid; one step beyond it training is worse or diverges."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "environ", os.environ | {"OMP_NUM_THREADS": "1"})
     for name in ("corpora", "tokens"):
-        shutil.copytree(finished / "results" / name, tmp_path / "results" / name)
-    small.write(tmp_path)
+        shutil.copytree(finished / "results" / name, place / "results" / name)
+    small.write(place)
     shutil.copy(STUDY, "study.yaml")
 
     def planned() -> Study:

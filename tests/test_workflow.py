@@ -145,15 +145,14 @@ def test_snakemakes_own_report_files_every_result(nano: Path) -> None:
 @pytest.mark.pipeline
 @pytest.mark.corpora
 @pytest.mark.tier2
-def test_real_text_goes_through_every_rule(tmp_path: Path, mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_text_goes_through_every_rule(place: Path, mirror: Path) -> None:
     """The commands that Snakemake would call, in its order, called here; then nothing is left for it to do."""
     study = ROOT / "tests" / "nano-ptb.yaml"
     options = ("--printshellcmds", "--config", f"mirror={mirror}")
-    monkeypatch.chdir(tmp_path)
-    listed = dry_run(tmp_path, study, *options)
+    listed = dry_run(place, study, *options)
     for words in re.findall(r"^Shell command: python -m softmax_bottleneck (.*)", listed, re.MULTILINE):
         assert main([*shlex.split(words), "--study", str(study), "--set", f"mirror={mirror}"]) == 0
-    assert "Nothing to be done" in dry_run(tmp_path, study, *options)
-    wordsim = next((tmp_path / "results" / "runs").rglob("wordsim.json"))
+    assert "Nothing to be done" in dry_run(place, study, *options)
+    wordsim = next((place / "results" / "runs").rglob("wordsim.json"))
     assert len(json.loads(wordsim.read_text(encoding="utf-8"))["benchmarks"]) == 13
-    assert artefacts.is_sound(tmp_path / "results" / "nano-ptb" / "report" / "index.html")
+    assert artefacts.is_sound(place / "results" / "nano-ptb" / "report" / "index.html")

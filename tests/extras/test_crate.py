@@ -53,9 +53,8 @@ def finished(folder: Path) -> Study:
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    monkeypatch.chdir(tmp_path)
-    return finished(tmp_path)
+def study(place: Path) -> Study:
+    return finished(place)
 
 
 @pytest.fixture(scope="module")

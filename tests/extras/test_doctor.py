@@ -71,21 +71,20 @@ def corpus(folder: Path, **entry: Any) -> Study:
     return small.load(folder, None, declared | {"expected": counts})
 
 
-def test_data_that_is_there_or_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = corpus(tmp_path)
+def test_data_that_is_there_or_not(place: Path) -> None:
+    study = corpus(place)
     one = found(study)["data: tiny"]
     assert one.state == NOTE and "3 of 3 files" in one.found
-    assert str(tmp_path / "mirror" / "tiny") in found(study, mirror=tmp_path / "mirror")["data: tiny"].advice
-    (tmp_path / "mirror" / "tiny").mkdir(parents=True)
+    assert str(place / "mirror" / "tiny") in found(study, mirror=place / "mirror")["data: tiny"].advice
+    (place / "mirror" / "tiny").mkdir(parents=True)
     for split in ("train", "valid", "test"):
-        (tmp_path / "mirror" / "tiny" / f"{split}.txt").write_bytes(b"a\n")
-    assert found(study, mirror=tmp_path / "mirror")["data: tiny"].state == OK
-    own = corpus(tmp_path, path="absent.txt")
+        (place / "mirror" / "tiny" / f"{split}.txt").write_bytes(b"a\n")
+    assert found(study, mirror=place / "mirror")["data: tiny"].state == OK
+    own = corpus(place, path="absent.txt")
     assert "absent.txt" in found(own)["data: tiny"].found and found(own)["data: tiny"].state == BAD
-    archive = corpus(tmp_path, addresses=["https://example.org/x.zip"], member="t")  # its members are not looked for
-    (tmp_path / "results" / "corpora" / "tiny").mkdir(parents=True)
-    (tmp_path / "results" / "corpora" / "tiny" / "x.zip").write_bytes(b"zip")
+    archive = corpus(place, addresses=["https://example.org/x.zip"], member="t")  # its members are not looked for
+    (place / "results" / "corpora" / "tiny").mkdir(parents=True)
+    (place / "results" / "corpora" / "tiny" / "x.zip").write_bytes(b"zip")
     assert found(archive)["data: tiny"].found.startswith("1 files")
 
 

@@ -31,9 +31,8 @@ def prose(seed: int, paragraphs: int = 60) -> str:
 
 
 @pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def texts(place: Path) -> Path:
     """Three plain files, one of them from another system."""
-    monkeypatch.chdir(tmp_path)
     folder = Path("War & Peace")
     folder.mkdir()
     for number in range(3):
@@ -217,9 +216,8 @@ SPLITS = {"train": "a b c\n" * 99, "valid": "a c\n" * 9, "test": "b a\n" * 9}
     (SPLITS, {"expected": {"tokens": {"train": 5}}}, "train tokens: expected 5, got 396"),
     (SPLITS, {"expected": {"tokens": {"train": 396, "valid": 27, "test": 27}, "vocabulary_size": 9}}, "expected 9"),
 ])  # fmt: skip
-def test_plan_rejects_what_tokenise_rejects(tmp_path, monkeypatch, capsys, texts, more, message) -> None:
-    monkeypatch.chdir(tmp_path)
-    study = with_texts(tmp_path / "config", texts, **more)
+def test_plan_rejects_what_tokenise_rejects(place, capsys, texts, more, message) -> None:
+    study = with_texts(place / "config", texts, **more)
     assert main(["plan", "--study", str(study.file)]) == 2
     assert message in capsys.readouterr().err
     download(study, "tiny", small.quiet)

@@ -56,10 +56,9 @@ def outcome(folder: Path, study: Study) -> dict[str, str]:
 
 
 @pytest.fixture
-def project(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
+def project(finished: Path, place: Path) -> Study:
     """The study in the working directory, its corpus ready."""
-    monkeypatch.chdir(tmp_path)
-    return small.checked(finished, tmp_path, one_run())
+    return small.checked(finished, place, one_run())
 
 
 class Call:
@@ -232,8 +231,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.fault("A20")
-def test_the_lock_of_a_killed_process_stays_with_the_child_that_shares_it(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_lock_of_a_killed_process_stays_with_the_child_that_shares_it(place: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         child = int(holder.stdout.readline())
@@ -246,8 +244,7 @@ def test_the_lock_of_a_killed_process_stays_with_the_child_that_shares_it(tmp_pa
 
 
 @pytest.mark.fault("A20")
-def test_a_folder_of_snakemake_that_cannot_be_written_or_a_link_as_the_lock_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_folder_of_snakemake_that_cannot_be_written_or_a_link_as_the_lock_is_refused(place) -> None:
     Path(".snakemake").touch()  # nothing can be written there, not even by root
     with pytest.raises(UserError, match=r"/\.snakemake: cannot be written"):
         locks.acquire_lock()

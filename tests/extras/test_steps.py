@@ -54,11 +54,10 @@ def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
 
 
 @pytest.fixture
-def job(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def job(corpus: Path, place: Path) -> str:
     """The job of the softmax' two seeds, in a working directory of its own."""
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "tokens").symlink_to(corpus / "results" / "tokens")
-    monkeypatch.chdir(tmp_path)
+    (place / "results").mkdir()
+    (place / "results" / "tokens").symlink_to(corpus / "results" / "tokens")
     return next(iter(plan.jobs(config.load_study(NANO, PAIR))))
 
 

@@ -267,8 +267,7 @@ def test_e8_a_second_workflow_is_turned_away_and_a_dry_run_is_not(finished, tmp_
 
 
 @pytest.mark.fault("E8")
-def test_e8_the_lock_ends_with_its_process(tmp_path, held, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_e8_the_lock_ends_with_its_process(place, held):
     with pytest.raises(BusyError, match=f"process {held.pid} "):
         locks.acquire_lock()
     held.send_signal(signal.SIGKILL)

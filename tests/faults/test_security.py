@@ -115,17 +115,16 @@ def forged(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.fault("C10")
-def test_a_pickle_in_any_file_never_runs(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pickle_in_any_file_never_runs(finished: Path, place: Path) -> None:
     """Every file of a run, its corpus and its study becomes a pickle with the right hash, and every step is called."""
-    monkeypatch.chdir(tmp_path)
-    study = small.copied(finished, tmp_path)
+    study = small.copied(finished, place)
     run = study.needed[0].path
-    array = tmp_path / "array.npy"
+    array = place / "array.npy"
     np.save(array, np.array([Canary()], dtype=object), allow_pickle=True)
     import torch
 
-    torch.save({"state": Canary()}, tmp_path / "state.pt")
-    payloads = [array.read_bytes(), (tmp_path / "state.pt").read_bytes()]
+    torch.save({"state": Canary()}, place / "state.pt")
+    payloads = [array.read_bytes(), (place / "state.pt").read_bytes()]
     files = [path for path in sorted(Path("results").rglob("*")) if path.is_file() and path.suffix != ".sha256"]
     files += [Store().run_folder(run) / name for name in ("resume-a.pt", "resume-b.pt")]
     steps = ("train", "measure", "evaluate", "spectrum", "wordsim")
@@ -133,7 +132,7 @@ def test_a_pickle_in_any_file_never_runs(finished: Path, tmp_path: Path, monkeyp
     calls_ += [["tokenise", "--dataset", "tiny"], ["collect"], ["verify"], ["report"]]
     for payload in payloads:
         shutil.rmtree("results")
-        study = small.copied(finished, tmp_path)
+        study = small.copied(finished, place)
         for path in files:
             path.parent.mkdir(parents=True, exist_ok=True)
             forged(path, payload)

@@ -34,19 +34,18 @@ os.write(log, f"end {os.getpid()}\\n".encode())
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def machine(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder of its own, an nvidia-smi that lists three cards, no leases, no batch job."""
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{LISTING}", encoding="utf-8")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    (place / "nvidia-smi").write_text(f"#!/bin/sh\n{LISTING}", encoding="utf-8")
+    (place / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(place), prepend=os.pathsep)
+    monkeypatch.setenv("TMPDIR", str(place))
     monkeypatch.setattr(devices.tempfile, "tempdir", None)
     monkeypatch.setattr(devices, "_held", [])
-    monkeypatch.chdir(tmp_path)
     for variable in (devices.VISIBLE_VARIABLE, devices.GIVEN_VARIABLE, *devices.BATCH_VARIABLES):
         monkeypatch.setenv(variable, "")  # so that what the test sets is taken back
         monkeypatch.delenv(variable)
-    yield tmp_path
+    yield place
     for descriptor in devices._held:
         os.close(descriptor)
 

@@ -168,13 +168,12 @@ def test_slopes_and_curves_of_a_piecewise_linear_head():
 
 # --- steps ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
-def study(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> config.Study:
+def study(ready: Path, place: Path) -> config.Study:
     """The small study with a PLIF head whose ranks are tracked along training, with nothing trained."""
-    monkeypatch.chdir(tmp_path)
     models = {"plif": {"head": {"name": "lms-plif", "knots": 60}}, "mos": small.STUDY["models"]["mos"]}
     shown = {"parthiban2021-table2": {"models": "all"}, "parthiban2021-rank-training": {"models": ["plif"]}}
     values = small.values(models=models, experiments=shown)
-    return small.begun(ready, tmp_path, values, small.DATASET | {"rank_contexts": 100})
+    return small.begun(ready, place, values, small.DATASET | {"rank_contexts": 100})
 
 
 def read(run: Run, name: str) -> dict:

@@ -9,9 +9,8 @@ N, V, D = 90, 70, 6
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, ...]:
+def files(place: Path) -> tuple[np.ndarray, ...]:
     """h.npy, w.npy, b.npy of 90 contexts, 70 words and width 6, and targets y.npy, in the working directory."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     h_ND, w_VD, b_V = (rng.normal(size=shape).astype(np.float32) for shape in ((N, D), (V, D), (V,)))
     y_N = rng.integers(-1, V, N)

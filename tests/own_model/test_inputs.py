@@ -24,9 +24,8 @@ VALUES = np.arange(800, dtype=np.float32).reshape(200, D)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(place: Path) -> Path:
+    return place
 
 
 def read(*names: str) -> np.ndarray:

@@ -17,9 +17,8 @@ INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(place: Path) -> Path:
     """A folder with all the files that are looked for, and a text beside it."""
-    monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("w1 w2", encoding="utf-8")
     model = Path("m")
     model.mkdir()

@@ -68,13 +68,12 @@ def test_a_rebuilt_matrix_keeps_rank_10_and_its_error_grows_from_rounding() -> N
     assert {found[f"iteration={i};as printed", "rank_press"] for i in range(1, 11)} == {10}
 
 
-def test_the_matrix_is_that_of_the_studys_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_matrix_is_that_of_the_studys_own_model(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its singular values are numpy's for the first contexts."""
-    monkeypatch.chdir(tmp_path)
     text = fake.STUDY.replace("  moc: {head: moc}", "  mos-nt: {head: mos, like: mos, seeds: author}")
     text = text[: text.index("experiments:")] + "experiments:\n  parthiban2021-sm-table14: {options: {size: 30}}\n"
     study = fake.load(
-        tmp_path, text.replace("models: [moc, mos]", "models: mos").replace("model: [moc, mos]", "model: mos")
+        place, text.replace("models: [moc, mos]", "models: mos").replace("model: [moc, mos]", "model: mos")
     )
     (run,) = study.runs_of(study.experiments[0])
     folder = study.store.run_folder(run.path)

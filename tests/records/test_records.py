@@ -15,9 +15,8 @@ from softmax_bottleneck.store.paths import Store
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    return fake.load(tmp_path, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2]"))
+def study(place: Path):
+    return fake.load(place, fake.STUDY.replace("seeds: [1, 2, 3]", "seeds: [1, 2]"))
 
 
 def states(study) -> dict[str, tuple[str, str]]:

@@ -17,9 +17,8 @@ from softmax_bottleneck.training.run_record import write_unusable
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    monkeypatch.chdir(tmp_path)
-    return fake.load(tmp_path)
+def study(place: Path) -> Study:
+    return fake.load(place)
 
 
 def found(study: Study) -> dict[str, str]:

@@ -75,11 +75,8 @@ def test_results_from_before_a_change_of_the_study_are_not_archived(finished, tm
         archive.write(fake.load(tmp_path, text), unfinished)
 
 
-def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an_unfinished_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    paper = fake.load(tmp_path, fake.paper_text())
+def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an_unfinished_study(place: Path) -> None:
+    paper = fake.load(place, fake.paper_text())
     run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
     for started in (run, next(run for run in paper.needed if run.model == "softmax")):
         fake.write_run(started)
@@ -99,7 +96,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     last = run.body.embedding_size + 2  # of a softmax
     assert {last, last + 1, fake.rank_of(run), fake.rank_of(run) + 1} <= {index for index, _ in archived.spectrum}
     assert [line["rank_press"] for line in archived.epoch_ranks] == [10.0, 20.0, 30.0, 40.0, 50.0]
-    table = views.build(paper, config.load_experiment("published-size", tmp_path), collect.collect(paper))
+    table = views.build(paper, config.load_experiment("published-size", place), collect.collect(paper))
     cells = {cell.metric: cell for cell in table.sections[0].rows[0].cells}
     assert cells["test_ppl"].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
     content = json.loads(gzip.decompress(path.read_bytes()))
@@ -112,11 +109,11 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     for name, values in content["rows"].items():  # a unigram model as good as both runs, which share a run_id
         values.append("unigram_ppl" if name == "metric" else values[first])
     archive.save(content | {"hardware": "Another CPU"})
-    table = views.build(paper, config.load_experiment("published-size", tmp_path), collect.collect(paper))
+    table = views.build(paper, config.load_experiment("published-size", place), collect.collect(paper))
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
     assert "<b>MoS" not in table_page(table)
-    experiment = config.load_experiment("published-size-spectra", tmp_path)
+    experiment = config.load_experiment("published-size-spectra", place)
     figure = published_size.published_size_spectra_figure(Source(paper, experiment, study.records))
     drawn = [list(line.get_ydata()) for line in figure.canvas.axes[0].lines]  # on ptb
     assert drawn[:2] == [[1, 0.25], [sigma / whole_K[0] for _, sigma in archived.spectrum]]

@@ -170,8 +170,7 @@ def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):
     assert len(ranks.csv.splitlines()) == 1 + 2 * 2 * 2 * 3
 
 
-def test_the_learned_function_is_drawn_from_its_value_at_zero(study, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_learned_function_is_drawn_from_its_value_at_zero(study, place):
     run = next(run for run in study.runs if run.model == "plif")
     grid = np.linspace(-2, 2, 9)
     curves = {"logit": grid, "initial": 3 + grid, "trained": 5 + 2 * grid}

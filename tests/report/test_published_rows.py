@@ -85,10 +85,9 @@ def test_the_words_that_yang_printed_stand_beside_ours(small) -> None:
     assert len(table.sections[0].rows) == 18
 
 
-def test_places_of_another_text_have_no_published_hits_and_hide_no_published_place(tmp_path, monkeypatch) -> None:
+def test_places_of_another_text_have_no_published_hits_and_hide_no_published_place(place) -> None:
     """A language draws contexts of its own, of the same group and numbers as the paper's."""
-    monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path, fake.showing("parthiban2021-figure3:", "parthiban2021-sm-table2:"))
+    study = fake.load(place, fake.showing("parthiban2021-figure3:", "parthiban2021-sm-table2:"))
     for run in study.needed:
         fake.write_run(run)
         fake.write_topk(run)

@@ -14,9 +14,8 @@ from softmax_bottleneck.store.paths import Store
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    study = fake.load(tmp_path)
+def study(place: Path):
+    study = fake.load(place)
     fake.write_all(study)
     return study
 

@@ -133,13 +133,12 @@ def test_all_missing_keys_are_named_at_once(tmp_path: Path) -> None:
     ("study: a\n---\nstudy: b\n", ":2: "), ("- 1\n", ": expected `key: value`"), ("", ": expected `key: value`"),
     ('title: "a\x00b"\n', ": "),
 ])  # fmt: skip
-def test_a_bad_file_is_rejected_with_its_line(tmp_path: Path, monkeypatch, text: str, words: str) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_bad_file_is_rejected_with_its_line(place: Path, text: str, words: str) -> None:
     Path("study.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=f"^study.yaml{words}") as error:
         config.load_study(Path("study.yaml"))
     assert "\n" not in str(error.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
+    assert [path.name for path in place.iterdir()] == ["study.yaml"]
 
 
 @pytest.mark.fault("C5")

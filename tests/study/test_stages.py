@@ -196,9 +196,8 @@ def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeyp
     assert (mos[5].measured, mos[5].gap) == (cells.MeasuredCell(32.5 - 22), "seed 2 missing")
 
 
-def test_a_result_of_another_start_gives_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    one = load(tmp_path)
+def test_a_result_of_another_start_gives_no_number(place: Path) -> None:
+    one = load(place)
     run, after = one.needed[0], one.finetuned[0]
     write(run.path, run, 40.0)
     write(after.path, after, 35.0)

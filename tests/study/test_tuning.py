@@ -110,9 +110,8 @@ def by_rate(run: Run) -> float | None:
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
-    monkeypatch.chdir(tmp_path)
-    return study_in(tmp_path)
+def study(place: Path) -> Study:
+    return study_in(place)
 
 
 def test_both_phases_are_planned_priced_and_packed_into_jobs(study: Study) -> None:

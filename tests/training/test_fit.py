@@ -205,10 +205,9 @@ def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
     assert [row for row in before if row["model"] != "law"] == [r for r in after if ";d=3;" in r["condition"]]
 
 
-def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_steps_fit_collect_and_verify(place):
     study, changed = (
-        small.load(tmp_path, small.values(fits={"dirichlet": DIRICHLET | more}, experiments={"ganea2019-figure3": {}}))
+        small.load(place, small.values(fits={"dirichlet": DIRICHLET | more}, experiments={"ganea2019-figure3": {}}))
         for more in ({"updates": 5}, {"updates": 6})
     )
     (unit,) = study.units
@@ -219,7 +218,7 @@ def test_steps_fit_collect_and_verify(tmp_path, monkeypatch):
     assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}
     assert collect.collect(changed).synthetic.empty  # the results are of other fits
     assert not verify.verify(study).findings
-    (part,) = (tmp_path / "results" / "fits" / "laws").rglob("softmax-*.json")
+    (part,) = (place / "results" / "fits" / "laws").rglob("softmax-*.json")
     artefacts.write_json(part, artefacts.read_json(part) | {"metrics": {}})
     assert [(one.kind, part.name in one.file) for one in verify.verify(study).findings] == [("stale", True)]
     done = Store().fits_folder(unit.path) / "done.json"
