@@ -84,7 +84,6 @@ def results(done: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in done.items() if key not in VARYING}
 
 
-# --- kinds of work --------------------------------------------------------------------------------------------------
 class Kill(BaseException):
     """The end of a process: nothing in the package may catch it."""
 
@@ -211,7 +210,6 @@ def poisoned(patch: pytest.MonkeyPatch, update: int, poison: Callable[[trainer.T
     patch.setattr(trainer.Trainer, "update", step)
 
 
-# --- leases ---------------------------------------------------------------------------------------------------------
 def write_lease(folder: Path, age_s: float = 0.0, **facts: Any) -> Path:
     """Write another process's lease, last touched `age_s` seconds ago."""
     folder.mkdir(parents=True, exist_ok=True)

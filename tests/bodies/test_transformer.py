@@ -28,7 +28,6 @@ def tokens(length: int, batch: int = 3) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(length).integers(0, VOCABULARY, (length, batch)))
 
 
-# --- the body -------------------------------------------------------------------------------------------------------
 def torchs_own(ours: bodies.Body) -> torch.nn.TransformerEncoder:
     """PyTorch's encoder with the same weights."""
     width, heads = SIZES["embedding_size"], SIZES["attention_heads"]
@@ -124,7 +123,6 @@ def test_options_that_do_not_fit_are_refused(kind, options, words):
         bodies.build(kind, vocabulary_size=VOCABULARY, **options)
 
 
-# --- the model ------------------------------------------------------------------------------------------------------
 def test_parameters_of_the_published_sizes():
     """Ten softmaxes add 0.404 million numbers at width 200 and 0.906 million at width 300 (SPEC.md A14)."""
     for width, added in ((200, 404_000), (300, 906_000)):
@@ -163,7 +161,6 @@ def test_weights_go_out_and_in(tied):
     assert torch.equal(first.body.embedding.weight, second.body.embedding.weight)
 
 
-# --- training -------------------------------------------------------------------------------------------------------
 def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
     """Benka's step size falls after every epoch that does not improve, and a loss is divided by its targets."""
     run = transformer_run(epochs=9, weight_decay=0.0, learning_rate=6.0)

@@ -90,7 +90,6 @@ def serious(page: Page, within: str | None = None) -> list[tuple[str, str]]:
     return [(one["id"], node["html"]) for one in grave for node in one["nodes"]]
 
 
-# --- the page as it opens ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("width", "scheme", "scripts"),
     [(400, "dark", True), (900, "light", False), (1400, "light", True)],
@@ -132,7 +131,6 @@ def test_no_other_script_runs(visit: Opener, report_page: Path, tmp_path: Path) 
     assert seen.page.locator("th button").count() > 50  # while the page's own one works
 
 
-# --- the keyboard -----------------------------------------------------------------------------------------------------
 def test_the_keyboard_reaches_the_content_and_the_table_of_contents(visit: Opener, report_page: Path) -> None:
     page = visit(report_page).page
     page.keyboard.press("Tab")
@@ -151,7 +149,6 @@ def test_the_keyboard_reaches_the_content_and_the_table_of_contents(visit: Opene
     assert page.url.endswith("#content")
 
 
-# --- without scripts --------------------------------------------------------------------------------------------------
 def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, report_page: Path) -> None:
     page = visit(report_page, scripts=False, at=TABLE).page
     number = page.locator(f"{TABLE} .number", has_text="seed").nth(1)
@@ -170,7 +167,6 @@ def test_a_number_opens_to_everything_behind_it_without_scripts(visit: Opener, r
     assert "results/runs/ptb/softmax/" in words and "All settings are the published ones" in words
 
 
-# --- with scripts -----------------------------------------------------------------------------------------------------
 def column(table: Locator, index: int) -> list[float]:
     """Measured means of a column of numbers, in the order shown."""
     cells = table.locator(f".measured td:nth-of-type({index}) .value").all_inner_texts()

@@ -74,7 +74,6 @@ def enumerated(nano):
     return law, weight
 
 
-# --- the law --------------------------------------------------------------------------------------------------------
 def test_log_probabilities_equal_the_formula(nano, enumerated):
     law, weight = enumerated
     np.testing.assert_allclose(np.exp(nano.log_p_CV), law, rtol=1e-12)
@@ -118,7 +117,6 @@ def test_the_demo_is_as_its_description_says(demo):
     assert 1 / 280 < demo.unigram_V[0] < 1 / 250  # a line has about 266 words
 
 
-# --- samples --------------------------------------------------------------------------------------------------------
 def test_samples_follow_the_true_distribution(nano, text):
     ids, states = text
     law = np.exp(nano.log_p_CV)
@@ -150,7 +148,6 @@ def test_distance_of_another_law_in_another_order_of_words(nano):
         nano.kl_nats(nano.log_p_CV[states, 1:], states, nano.words[1:])
 
 
-# --- word similarity ------------------------------------------------------------------------------------------------
 def test_similarity_is_the_weighted_correlation_of_columns(nano, enumerated):
     law, weight = enumerated
     profile = np.log(law) - (np.log(law) @ (weight @ law))[:, None]
@@ -159,7 +156,6 @@ def test_similarity_is_the_weighted_correlation_of_columns(nano, enumerated):
     np.testing.assert_allclose(nano.similarity_VV, correlation / np.outer(scale, scale), atol=1e-8)
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
 def test_a_written_language_is_as_declared(tmp_path):
     name = "truth-nano"
     write_language(declared(name), tmp_path)
@@ -179,7 +175,6 @@ def test_a_written_language_is_as_declared(tmp_path):
     assert bound < corpus.unigram_perplexity(found) / 2
 
 
-# --- settings -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("change", "message"), [
     ({"rank": 59}, "rank: 59 is not allowed .at most 58 for 60 words"),
     ({"rank": 7}, "rank: 7 is not allowed .at least 8"),

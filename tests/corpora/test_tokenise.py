@@ -28,7 +28,6 @@ def small(train="the cat sat\nthe <unk> ran\n", valid="the cat\n", test="the ran
     return tokenise.from_words("small", {k: stream(x.split() for x in v.splitlines()) for k, v in texts.items()})
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("B13", "B14")
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.sampled_from([" ", "  ", "\t", " \t "]), st.booleans(), st.booleans())
 @example([["a\u00a0b", "c\u2028d", "e\u0085f"]], "\n", " ", True, True)  # Unicode spaces and line ends are inside words
@@ -65,7 +64,6 @@ def test_unsound_text_is_refused_with_its_place(tmp_path, data, message):
     assert tokenise.read_split(path, max_line_bytes=100) == ["x" * 100, EOS, "y" * 100, EOS]
 
 
-# --- dictionary -----------------------------------------------------------------------------------------------------
 @given(LINES, LINES, LINES)
 @settings(max_examples=25, derandomize=True, deadline=None)
 def test_ids_follow_first_appearance_as_in_the_published_reader(train, valid, test):
@@ -112,7 +110,6 @@ def test_restrict_keeps_the_frequent_words_and_numbers_them_anew():
             tokenise.restrict(made, size, tokens)
 
 
-# --- which text it is -----------------------------------------------------------------------------------------------
 def published() -> dict[str, object]:
     """Return what a dataset file declares of a published text."""
     lines = {split: stream(line.split() for line in text.splitlines()) for split, text in TEXTS.items()}
@@ -157,7 +154,6 @@ def test_a_plausible_other_text_never_becomes_tokens(project, capsys, wrong):
     assert not project.tokens.exists()
 
 
-# --- warnings -------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("B17")
 def test_a_share_is_of_the_longer_lines():
     lines = {"train": ["a b c d e f g h", "a b", "h g f e d c b a"], "valid": ["a b", "h g f e d c b a", "c " * 9]}
@@ -169,7 +165,6 @@ def test_a_share_is_of_the_longer_lines():
     assert split_overlap.overlap(made, "test", "train") == 0.0
 
 
-# --- stale and foreign files ----------------------------------------------------------------------------------------
 @pytest.mark.fault("B19")
 def test_an_edit_is_noticed_whatever_the_dates_say(project, capsys):
     project.local(TEXTS)

@@ -195,7 +195,6 @@ def test_existing_files_are_not_overwritten(texts: Path, capsys: pytest.CaptureF
     assert small.tree(Path("config")) == before and not Path("mine.yaml").exists()
 
 
-# --- plan and tokenise -----------------------------------------------------------------------------------------------
 def with_texts(folder: Path, texts: dict[str, str], **more: Any) -> Study:
     (folder / "datasets").mkdir(parents=True)
     for split, text in texts.items():

@@ -47,7 +47,6 @@ def folder_of(study: Study) -> Path:
     return Store().run_folder(study.needed[0].path)
 
 
-# --- time limits ----------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F1", "A15")
 @pytest.mark.parametrize(("left", "margin", "expected_s"), [
     ("4:00:00", None, 4 * 3600 - 180), ("2:00", None, 90), ("1-00:00:30", "10m", 86430 - 600), ("45", "1m", 0),
@@ -67,7 +66,6 @@ def test_the_shorter_of_two_limits_applies() -> None:
     assert time_limit(None, None, {}) == TimeLimit(None, "no limit")
 
 
-# --- orphans --------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("F8")
 def test_a_job_left_behind_by_an_earlier_call_is_waited_for(begun: Study, cluster: Path, monkeypatch, caplog) -> None:
     """The submitting machine was restarted; the next call's job of the same run finds the old one alive."""
@@ -91,7 +89,6 @@ def test_a_job_left_behind_by_an_earlier_call_is_waited_for(begun: Study, cluste
     assert result == [0]
 
 
-# --- the profile and the executor plugin ----------------------------------------------------------------------------
 class Resources(dict[str, Any]):
     __getattr__ = dict.__getitem__
 
@@ -168,7 +165,6 @@ def test_an_empty_record_that_snakemake_takes_for_done_does_not_count(study: Stu
         assert collect.collect(study).counts()["ok"] == len(study.needed)
 
 
-# --- the launcher ---------------------------------------------------------------------------------------------------
 @pytest.fixture
 def submitting(begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The words of `slurm` on a cluster that `doctor` finds no fault with."""
@@ -210,7 +206,6 @@ def test_sigterm_ends_snakemake_and_no_call_follows_or_begins_beside_another(sub
     assert main(submitting) == 75  # this process holds the lock of the first call
 
 
-# --- several kinds of GPU -------------------------------------------------------------------------------------------
 @pytest.mark.fault("F10")
 def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
     for planned, gpu in zip(study.needed, ["A100", "A100", "V100", "V100"], strict=True):

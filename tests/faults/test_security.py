@@ -25,7 +25,6 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 RULES = [ROOT / "Snakefile", ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk"))]
 
 
-# --- what the sources may not do (beside what ruff's rules S reject) ------------------------------------------------
 NEEDED = {
     **dict.fromkeys(("np.load", "np.save", "np.savez", "read_array"), ("allow_pickle", False)),
     "torch.load": ("weights_only", True),
@@ -100,7 +99,6 @@ def test_templates_escape_everything_and_addresses_are_https() -> None:
         assert "http://" not in path.read_text(encoding="utf-8"), path.name
 
 
-# --- canaries -------------------------------------------------------------------------------------------------------
 class Canary:
     """Unpickled, it leaves a file."""
 
@@ -146,7 +144,6 @@ def test_a_pickle_in_any_file_never_runs(finished: Path, place: Path) -> None:
     Path("canary").unlink(missing_ok=True)
 
 
-# --- privacy --------------------------------------------------------------------------------------------------------
 def contents(path: Path) -> Iterator[bytes]:
     """Yield the contents of a file; of an archive its members, since compressed bytes spell three letters by chance."""
     if not zipfile.is_zipfile(path):

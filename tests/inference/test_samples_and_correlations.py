@@ -25,7 +25,6 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-# --- summaries ------------------------------------------------------------------------------------------------------
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(VALUES)
 def test_a_summary_is_numpys(values):
@@ -45,7 +44,6 @@ def test_a_diverged_run_is_not_averaged(bad):
         student_t([1.0, bad], [1.0, 2.0])
 
 
-# --- t-tests --------------------------------------------------------------------------------------------------------
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), n1=st.integers(2, 12), n2=st.integers(2, 12), shift=st.floats(-5, 5))
 def test_t_tests_are_scipys(seed, n1, n2, shift):
@@ -72,7 +70,6 @@ def test_what_cannot_be_tested_says_why(test):
         assert result.reason.startswith("not computable: ") and why in result.reason
 
 
-# --- correlations ---------------------------------------------------------------------------------------------------
 def figure_2(dataset: str) -> tuple[np.ndarray, np.ndarray]:
     """Return test perplexities and ranks of the dots of Figure 2."""
     points: dict[str, dict[str, float]] = {}

@@ -203,7 +203,6 @@ def test_a_killed_jobs_card_stays_its_processes_own(machine: Path) -> None:
         time.sleep(0.02)
 
 
-# --- several runs in one job ----------------------------------------------------------------------------------------
 EXITS = [
     sys.executable, "-c", "import os, sys; n = int(sys.argv[-1]); os.kill(os.getpid(), -n) if n < 0 else sys.exit(n)",
 ]  # fmt: skip

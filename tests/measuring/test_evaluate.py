@@ -53,7 +53,6 @@ def token_by_token(language_model: model.LanguageModel, ids: np.ndarray) -> np.n
     return np.array(rows)
 
 
-# --- predictions ----------------------------------------------------------------------------------------------------
 def test_one_pass_gives_losses_ranks_top_words_and_distances(built, monkeypatch):
     """Chunks of a few rows equal one call per token and a sort of whole rows."""
     run, language_model = built
@@ -148,7 +147,6 @@ def test_a_body_without_memory_is_measured_in_blocks_as_it_was_trained():
         assert found[f"{split}_ppl"] == found[f"{split}_ppl_sound"] == pytest.approx(expected, rel=1e-6)
 
 
-# --- learned functions ----------------------------------------------------------------------------------------------
 def test_slopes_and_curves_of_a_piecewise_linear_head():
     options = HEADS["lms-plif"]
     heads = [model.build(make_run("lms-plif", seed, options), CORPUS.vocabulary_size) for seed in (1, 2)]
@@ -166,7 +164,6 @@ def test_slopes_and_curves_of_a_piecewise_linear_head():
     assert curves["initial"] != curves["trained"]
 
 
-# --- steps ----------------------------------------------------------------------------------------------------------
 @pytest.fixture
 def study(ready: Path, place: Path) -> config.Study:
     """The small study with a PLIF head whose ranks are tracked along training, with nothing trained."""

@@ -33,7 +33,6 @@ def bench(*rows: tuple[str, str, float], name: str = "toy") -> Benchmark:
     return Benchmark(name, tuple(rows))
 
 
-# --- published numbers ----------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def vocabularies(mirror) -> dict[str, list[str]]:
     """Return the words of the three splits of each corpus, with <eos>."""
@@ -70,7 +69,6 @@ def test_wins_recomputed_from_sm_table_3_are_those_of_figure_4():
         assert wins[row["dataset"]][row["model"]][other] == Wins(int(row["value"]), 13), row
 
 
-# --- the score ------------------------------------------------------------------------------------------------------
 def by_hand(vectors: dict[str, np.ndarray], rows: list[tuple[str, str, float]]) -> float:
     """Follow the published protocol, one pair at a time."""
     cosines, scores = [], []
@@ -135,7 +133,6 @@ def test_the_interval_is_reproducible_covers_rho_and_is_independent_between_benc
     assert one["high"] == pytest.approx(reference.high, abs=0.04)
 
 
-# --- what cannot be computed ----------------------------------------------------------------------------------------
 @pytest.mark.fault("G6")
 def test_no_rho_without_enough_pairs_says_so_with_the_coverage():
     rows = [("a", "b", 1.0), ("a", "c", 2.0), ("b", "zebra", 3.0)]
@@ -160,7 +157,6 @@ def test_vectors_that_are_zero_or_not_finite_are_skipped_and_counted(bad):
     assert result["rho"] == clean["rho"]
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
 def write(path: Path, content: bytes) -> Path:
     path.write_bytes(content)
     return path

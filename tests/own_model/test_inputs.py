@@ -32,7 +32,6 @@ def read(*names: str) -> np.ndarray:
     return inputs.load(inputs.find(names, "hidden"))
 
 
-# --- sound files ----------------------------------------------------------------------------------------------------
 def test_every_format_gives_the_same_numbers() -> None:
     np.save("plain.npy", VALUES)
     np.savez("plain.npz", other=VALUES[:2], h=VALUES)
@@ -73,7 +72,6 @@ def test_odd_names_are_read() -> None:
     assert len(read("h-*.npy")) == 600
 
 
-# --- files that are not sound ---------------------------------------------------------------------------------------
 def npz(method: int = zipfile.ZIP_STORED) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as packed, packed.open("x.npy", "w") as file:

@@ -26,7 +26,6 @@ from softmax_bottleneck.store.errors import DataError, UserError
 SHAPES = [(1, 1), (1, 7), (7, 1), (5, 40), (40, 5), (64, 64), (300, 700), (700, 300)]
 
 
-# --- streamed -------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("m", "n"), SHAPES)
 def test_singular_values_are_those_of_numpy(m, n, route) -> None:
     matrix = rng().normal(size=(m, n)) - 3
@@ -86,7 +85,6 @@ def test_the_first_rows_and_all_rows_in_one_pass(m, n, first, route) -> None:
             assert np.abs(found.sigma**2 - expected**2).max() <= found.noise_floor**2 + 1e-13 * expected[0] ** 2
 
 
-# --- centred --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("centring", ["none", "rows", "both"])
 @pytest.mark.parametrize(("m", "n"), [(1, 4), (40, 7), (700, 300), (200, 900)])
 def test_centred_spectra_are_those_of_the_centred_matrix(m, n, centring, route) -> None:
@@ -114,7 +112,6 @@ def test_centring_takes_log_z_and_the_bias_from_the_rank(centring, rank) -> None
     assert rank_report(factored).effective == rank_report(streamed).effective
 
 
-# --- factors --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("m", "n", "d"), [(300, 120, 8), (90, 400, 20), (6, 50, 8), (50, 7, 12), (1, 9, 3), (2600, 450, 30)]
 )
@@ -142,7 +139,6 @@ def test_log_normalisers_by_blocks_and_at_extremes() -> None:
     np.testing.assert_allclose(far, np.logaddexp.reduce(h * 1e4 @ w.T + b, axis=1), rtol=1e-12)
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("D5")
 @pytest.mark.parametrize("bad", [-math.inf, math.inf, math.nan])
 def test_one_bad_number_is_an_error_that_names_its_row(bad) -> None:

@@ -102,7 +102,6 @@ def test_settings_of_a_model_that_no_archive_has_trained_are_not_filled(made: Ma
     assert "GSS" not in filled
 
 
-# --- two columns with one heading -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["paper", "demo"])
 def test_no_two_published_cells_of_a_table_share_a_key(name: str) -> None:
     study = config.load_study(config.ROOT / "config" / f"{name}.yaml")

@@ -182,7 +182,6 @@ def test_the_learned_function_is_drawn_from_its_value_at_zero(study, place):
     assert np.allclose(shown["initial"].astype(float), grid) and np.allclose(shown["learned"].astype(float), 2 * grid)
 
 
-# --- the paper's own ------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def paper() -> Study:
     return config.load_study(config.ROOT / "config" / "paper.yaml")

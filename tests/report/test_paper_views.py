@@ -83,7 +83,6 @@ def flat(one: cells.Table) -> list[tuple[str, str, str, cells.Cell]]:
     ]
 
 
-# --- the plan -------------------------------------------------------------------------------------------------------
 def test_all_tables_and_figures_are_planned() -> None:
     study = paper()
     assert {PREFIX + name for name in ALL} <= {experiment.id for experiment in study.experiments}
@@ -113,7 +112,6 @@ def test_parameter_counts_of_the_plan_are_the_published_ones() -> None:
         assert f"{count // 10_000 / 100:.2f}" == printed, (dataset, model)  # the paper truncates
 
 
-# --- every experiment -----------------------------------------------------------------------------------------------
 def test_every_table_is_filled_once_all_runs_are_done(made) -> None:
     study, found = made
     for experiment in study.experiments:
@@ -130,7 +128,6 @@ def test_every_figure_is_drawn_with_its_data(made, name: str) -> None:
     assert rows and len(drawn.svg) > 3000
 
 
-# --- single views ---------------------------------------------------------------------------------------------------
 def test_settings_of_the_plan_are_the_published_ones_without_a_difference(made) -> None:
     for name in ("sm-table6", "sm-table9"):
         for dataset, row, column, cell in flat(table(made, name)):
@@ -206,7 +203,6 @@ def test_captions_name_the_settings_of_the_runs_that_are_shown(made) -> None:
     assert "{" not in "".join(source.Source(study, e, found).caption for e in study.experiments)
 
 
-# --- small studies --------------------------------------------------------------------------------------------------
 def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     study = fake.load(tmp_path)

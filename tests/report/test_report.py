@@ -6,52 +6,16 @@ import itertools
 import json
 import os
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
 import fake_results as fake
 import pytest
+from page_reader import Page
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts, paths
-
-VOID = {"meta", "img", "link", "br", "hr", "input", "source"}
-
-
-class Page(HTMLParser):
-    """Elements, ids, addresses and text of a page; refuses elements that are not closed in order."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.open: list[str] = []
-        self.text = ""
-        self.island = ""
-        self.script = ""
-        self.feed(html)
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, {key: value or "" for key, value in attrs}))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "script":
-            if self.elements[-1][1]:
-                self.island += data
-            else:
-                self.script += data
-        else:
-            self.text += data
-
-    def all(self, tag: str) -> list[dict[str, str]]:
-        return [attrs for name, attrs in self.elements if name == tag]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +56,7 @@ def downloads(page: Page) -> dict[str, str]:
 def test_the_page_needs_nothing_from_outside(finished) -> None:
     page = finished[1]
     assert_self_contained(page)
-    assert not any(word in page.text for word in ("url(", "@import", "@font-face"))
+    assert not any(word in page.style + page.text for word in ("url(", "@import", "@font-face"))
 
 
 def test_links_find_their_ids_and_tables_and_images_are_labelled(finished) -> None:

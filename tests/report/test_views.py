@@ -58,7 +58,6 @@ def every(table: cells.Table) -> list[tuple[str, str, cells.Cell]]:
     return [(section.dataset, row.key, c) for section in table.sections for row in section.rows for c in row.cells]
 
 
-# --- published numbers ----------------------------------------------------------------------------------------------
 def test_every_published_number_of_a_table_stands_in_exactly_one_cell(finished) -> None:
     table = build(finished["paper"], "parthiban2021-table6")
     shown = [(dataset, model, one.published.value) for dataset, model, one in every(table) if one.published]
@@ -83,7 +82,6 @@ def test_a_choice_between_two_published_numbers_and_an_unknown_file_are_rejected
         source.read_published(("parthiban2021_table22.csv",))
 
 
-# --- measured numbers -----------------------------------------------------------------------------------------------
 def test_means_and_spreads_are_those_of_the_standard_library(finished) -> None:
     study, _ = finished["fake"]
     for model in study.labels:
@@ -125,7 +123,6 @@ def test_gains_are_softmax_minus_model(finished) -> None:
     assert quoted.published.value == "2.88" and quoted.measured is None and quoted.count == ""
 
 
-# --- differences ----------------------------------------------------------------------------------------------------
 def test_differences_only_where_the_setting_is_the_published_one(finished) -> None:
     small = build(finished["fake"], "parthiban2021-table2")
     assert all(one.difference is None for *_, one in every(small))
@@ -162,7 +159,6 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
     assert [row.archived for row in rows] == ["s", ""]
 
 
-# --- gaps -----------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("G2", "G13")
 def test_no_run_at_all_leaves_no_numbers(place: Path) -> None:
     study = fake.load(place)
@@ -178,7 +174,6 @@ def test_no_run_at_all_leaves_no_numbers(place: Path) -> None:
             assert ElementTree.fromstring(shown.svg) is not None
 
 
-# --- single views ---------------------------------------------------------------------------------------------------
 def test_a_language_heads_its_table_with_two_kinds_of_exact_values(place: Path) -> None:
     """Those expected of its distribution, and those on this very text."""
     study = fake.load(place)
@@ -242,7 +237,6 @@ def test_kanais_singular_values_are_those_of_the_finetuned_models(place: Path) -
     assert [row["singular_value"] for row in rows(views.build(study, one, found))] == ["30", "2"]
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
 def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished) -> None:
     study, found = finished["fake"]
     hostile = dataclasses.replace(study, labels={**study.labels, "mos": "</td><script>alert(1)</script>", "ss": "=1+1"})
@@ -275,7 +269,6 @@ def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished)
     assert rows(figure)
 
 
-# --- the overview ---------------------------------------------------------------------------------------------------
 def test_the_overview_shows_the_means_of_the_main_models(place: Path) -> None:
     text = fake.showing("known-truth: {models: all}").replace(
         "  moc: {head: moc}\n",

@@ -139,7 +139,6 @@ def test_a_text_beside_any_statement_does_not_count() -> None:
     assert fp._summary(EVERY_BLOCK)[0] != fp._summary(EVERY_BLOCK.replace('"value"', '"other"', 1))[0]
 
 
-# --- the package itself ---------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
     """Who imports whom, as import-linter sees it."""

@@ -121,7 +121,6 @@ def test_all_missing_keys_are_named_at_once(tmp_path: Path) -> None:
         small.load(tmp_path, study)
 
 
-# --- files ----------------------------------------------------------------------------------------------------------
 @pytest.mark.fault("C5")
 @pytest.mark.parametrize(("text", "words"), [
     ("study: a\nseeds: [1]\nstudy: b\n", ":3: key 'study' is given twice"),
@@ -173,7 +172,6 @@ def test_dates_stay_text_and_an_alias_repeats_a_value() -> None:
     assert value == {"a": ["2020-01-01", 0.001, "1e-3"], "b": ["2020-01-01", 0.001, "1e-3"]}
 
 
-# --- values ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("30m", 1800), ("4h", 14400), ("1.5d", 129_600)])
 def test_durations_are_seconds(text: str, expected: float) -> None:
     assert schema.seconds(text) == expected

@@ -118,7 +118,6 @@ def test_a_day_on_a_gpu_has_the_papers_models_at_full_size() -> None:
     assert [e.id for e in day.experiments] == [e.id for e in paper.experiments]
 
 
-# --- the papers (SPEC.md 8 and 11) ----------------------------------------------------------------------------------
 def test_kanais_tables_need_six_heads_five_seeds_and_each_stage_once() -> None:
     paper = load("paper")
     for name, corpus in (("kanai2018-table1", "ptb"), ("kanai2018-table2", "wikitext-2")):

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 BETTER = next(claim for claim in claims.CLAIMS if claim.id == "kanai-ss-better")
 
 
-# --- a study ---------------------------------------------------------------------------------------------------------
 BASE = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))
 TABLE = {
     "id": "later",

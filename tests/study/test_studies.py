@@ -50,7 +50,6 @@ def test_run_survives_its_json() -> None:
         assert config.Run.from_json(run.to_json()) == run
 
 
-# --- grids, twins, kin ----------------------------------------------------------------------------------------------
 def test_like_inherits_the_layers_of_the_whole_chain(tmp_path: Path) -> None:
     values = copy.deepcopy(NANO)
     values["settings"] += [
@@ -160,7 +159,6 @@ def test_a_bad_extension_is_rejected_by_key(tmp_path: Path) -> None:
             extending(tmp_path, {"models": models})
 
 
-# --- what an experiment shows ---------------------------------------------------------------------------------------
 def test_a_corpus_that_stands_for_the_published_one_takes_its_place_and_absent_ones_are_named(tmp_path: Path) -> None:
     study = load(tmp_path, NANO)
     table2 = fake.experiment(study, "parthiban2021-table2")

@@ -77,7 +77,6 @@ def test_divergence_brackets_words_have_no_neighbours_and_whole_numbers_stay_who
     )
 
 
-# --- a study ---------------------------------------------------------------------------------------------------------
 def study_in(folder: Path, **changes: object) -> Study:
     shown = {"known-truth": {"models": "all"}, "tuning": {"models": "all"}, "contrasts": {"models": "all"}}
     family = {"margin": 0.01, "family": [{"model": "mos", "against": "softmax", "label": "mixing"}]}
@@ -191,7 +190,6 @@ def test_a_damaged_choice_is_found_removed_and_made_again(study: Study) -> None:
     assert choice_in(file) == whole
 
 
-# --- records, archive, report ----------------------------------------------------------------------------------------
 def test_search_runs_are_recorded_apart_and_archived_before_any_choice(study, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(archive, "FOLDER", tmp_path / "archives")
     with pytest.raises(IncompleteError):
@@ -230,7 +228,6 @@ def test_the_changes_of_a_contrast_are_those_of_a_computation_by_hand() -> None:
     assert views.Change.of([100.0], b) is None
 
 
-# --- the studies of config/ ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["tuned", "tuned-small"])
 def test_the_tuned_studies_have_equal_sizes_and_the_runs_that_they_state(name: str) -> None:
     study = config.load_study(ROOT / "config" / f"{name}.yaml")

@@ -43,7 +43,6 @@ def finish(one: dynamic.Evaluator) -> dict:
     return one.results()
 
 
-# --- the published code, written out --------------------------------------------------------------------------------
 def segments(length: int, segment: int):
     """Yield start and stop of the inputs; targets are one token later, and the last segment is short."""
     start = 0
@@ -131,7 +130,6 @@ def static_loss(net, ids_T) -> float:
     return total / (len(ids_L1) - 1)
 
 
-# --- what must hold ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("decay", [0.0, 0.2])
 def test_a_step_size_of_zero_is_the_static_perplexity_to_the_last_digit(head, decay):

@@ -41,7 +41,6 @@ def log_softmax(scores: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
-# --- laws -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("alpha", "words"), [(0.05, 12), (1.0, 5), (20.0, 30)])
 def test_dirichlet_samples_have_the_right_moments(alpha, words):
     drawn = laws.dirichlet(alpha, words, 4000, seed=3)
@@ -87,7 +86,6 @@ def test_every_update_has_its_own_sample_with_the_true_frequencies():
     assert np.mean(counts.var(0, ddof=1)[big] / expected[big]) == pytest.approx(1, abs=0.1)
 
 
-# --- fits against independent computations --------------------------------------------------------------------------
 def test_one_update_is_the_gradient_of_the_exact_loss(monkeypatch):
     law = laws.dirichlet(0.5, 6, 9, seed=1)
     one = FreeContexts("softmax", {}, 3, (9, 6), False, 1, CPU)
@@ -134,7 +132,6 @@ def test_parameters_are_counted_and_cut_to_equal_ones():
     assert not fitted(laws.dirichlet(1.0, 5, 6, seed=1), "softmax", 2, 3).head.decoder.bias.any()
 
 
-# --- Ganea et al. 2019 ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("width", [1, 3])
 def test_theorem_1_no_softmax_is_nearer_than_the_tail_of_singular_values(width):
     """Compare numpy's SVD with random softmaxes and with the one nearest in squared error (by descent)."""
