@@ -13,20 +13,14 @@ DIRICHLET = {
     "updates": 20, "learning_rate": 0.1,
 }  # fmt: skip
 LANGUAGE = {
-    "kind": "language",
-    "language": LAW,
-    "ranks": [6, 14],
-    "sample": 5000,
-    "widths": [3, 8],
+    "kind": "language", "language": LAW, "ranks": [6, 14], "sample": 5000, "widths": [3, 8],
     "models": {
         "softmax": {"head": "softmax"},
         "mos": {"head": {"name": "mos", "components": 2}},
         "mos-equal": {"head": {"name": "mos", "components": 2}, "label": "MoS, equal", "equal_to": "softmax"},
     },
-    "seeds": [1, 2],
-    "updates": 12,
-    "learning_rate": 0.05,
-}
+    "seeds": [1, 2], "updates": 12, "learning_rate": 0.05,
+}  # fmt: skip
 
 
 def units(entry: dict[str, Any], **changes: Any) -> tuple[Unit, ...]:

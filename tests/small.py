@@ -20,22 +20,16 @@ from softmax_bottleneck.training.check import check
 from softmax_bottleneck.training.train import train
 
 DATASET: dict[str, Any] = {
-    "name": "tiny",
-    "kind": "language",
-    "title": "A tiny language",
+    "name": "tiny", "kind": "language", "title": "A tiny language",
     "language": {
         **{"vocabulary_size": 40, "rank": 12, "topics": 2, "classes": 3, "markers_per_topic": 2, "seed": 3},
         **{"train_tokens": 1200, "valid_tokens": 300, "test_tokens": 300},
     },
     "wordsim": "self",
-}
+}  # fmt: skip
 STUDY: dict[str, Any] = {
-    "study": "small",
-    "title": "A small study",
-    "description": "Two heads on a tiny language.",
-    "datasets": ["tiny"],
-    "seeds": [1, 2],
-    "device": "cpu",
+    "study": "small", "title": "A small study", "description": "Two heads on a tiny language.", "datasets": ["tiny"],
+    "seeds": [1, 2], "device": "cpu",
     "settings": [
         {
             "body": {
@@ -54,7 +48,7 @@ STUDY: dict[str, Any] = {
         "mos": {"head": {"name": "mos", "components": 2, "dropout_latent": 0.1}},
     },
     "experiments": {"known-truth": {"models": "all"}},
-}
+}  # fmt: skip
 
 
 def quiet(_: str) -> None:

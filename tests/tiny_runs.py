@@ -120,14 +120,9 @@ def run_training(folder: Path, options: Options = resumable.DEFAULTS, other: boo
 
 def run_dynamic(folder: Path, options: Options = resumable.DEFAULTS, other: bool = False) -> dict[str, Any]:
     settings = config.Dynamic(
-        segment=5,
-        statistics_batch_size=10,
-        scaling="mean",
-        learning_rates=(0.002, 0.02),
-        decays=(0.01,),
-        epsilon=0.5 if other else 1e-3,
-        tune_tokens=None,
-    )
+        segment=5, statistics_batch_size=10, scaling="mean", learning_rates=(0.002, 0.02), decays=(0.01,),
+        epsilon=0.5 if other else 1e-3, tune_tokens=None,
+    )  # fmt: skip
     evaluation = config.Evaluation(make_run(), settings)
     weights = model.build(evaluation.run, VOCABULARY).eval()
     return dynamic.evaluate(evaluation, weights, TEXT, folder, {}, options)

@@ -91,10 +91,7 @@ def fetch(folder: Path, *addresses: str, mirror: Path | None = None, scheme: str
 
 
 REASONS = {
-    "/403": ("HTTP 403", 1),
-    "/404": ("HTTP 404", 1),
-    "/500": ("HTTP 500", 3),
-    "/loop": ("HTTP 302", 1),
+    "/403": ("HTTP 403", 1), "/404": ("HTTP 404", 1), "/500": ("HTTP 500", 3), "/loop": ("HTTP 302", 1),
     "/hang": ("timed out", 3),
     "/slow": ("slower than the limit of 0.5 s", 1),  # a slow server does not become faster
     "/trickle": ("slower than the limit of 0.5 s", 1),
@@ -104,7 +101,7 @@ REASONS = {
     "/long": ("longer than the declared 1150 bytes", 1),
     "/wrong": (f"sha256 is {hashlib.sha256(BODY[::-1]).hexdigest()}, expected {SHA}", 1),
     "/elsewhere": ("only http addresses are allowed", 1),
-}
+}  # fmt: skip
 
 
 def test_temporary_failures_are_retried_and_redirects_within_the_scheme_followed(server: str, tmp_path: Path) -> None:

@@ -170,14 +170,12 @@ def test_g8_texts_come_through_csv_as_texts(tmp_path_factory, words):
 
 
 PAYLOADS = [
-    "<script>alert(1)</script>",
-    "</script></style></title><script>alert(1)</script>",
-    "\"><img src=x onerror=alert(1)>' onload='x",
-    "javascript:alert(1)",
+    "<script>alert(1)</script>", "</script></style></title><script>alert(1)</script>",
+    "\"><img src=x onerror=alert(1)>' onload='x", "javascript:alert(1)",
     "{{7*7}}{% raw %}{# x #}${7*7}",
     "<!-- --> <![CDATA[ ]]> &lt;b&gt; &#60;",
     "\u202eevil\u2066 z\u0301\u0302\u0303\u0304 \u2028\u2029 \ufeff",
-]
+]  # fmt: skip
 
 
 def poisoned(study: Study, text: str) -> Study:

@@ -65,9 +65,7 @@ def with_squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> N
 
 @pytest.mark.fault("A14", "F3")
 @pytest.mark.parametrize(("script", "taken_over"), [
-    ("echo RUNNING", False),
-    ("echo COMPLETING", False),
-    ("echo FAILED", True),
+    ("echo RUNNING", False), ("echo COMPLETING", False), ("echo FAILED", True),
     ("echo PENDING", True),  # queued again: its processes are gone
     ("exit 0", True),  # the queue no longer knows it
     ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True),

@@ -36,11 +36,8 @@ def folder_of(study: Study) -> Path:
 @pytest.mark.parametrize(("name", "steps"), [
     ("measured.json", []),
     ("measure.json", ["evaluate"]),  # the same bits again: the spectrum stays
-    ("hidden.npz", ["evaluate"]),
-    ("topk.json", ["evaluate"]),
-    ("spectrum.npz", ["spectrum"]),
-    ("rank.json", ["spectrum"]),
-    ("wordsim.json", ["wordsim"]),
+    ("hidden.npz", ["evaluate"]), ("topk.json", ["evaluate"]), ("spectrum.npz", ["spectrum"]),
+    ("rank.json", ["spectrum"]), ("wordsim.json", ["wordsim"]),
 ])  # fmt: skip
 @pytest.mark.parametrize("damage", [Path.unlink, small.flip])
 def test_only_a_step_with_a_missing_or_damaged_file_is_repeated(study, called, name, steps, damage):

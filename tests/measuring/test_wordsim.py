@@ -122,13 +122,9 @@ def test_the_interval_is_reproducible_covers_rho_and_is_independent_between_benc
     assert one["low"] < one["rho"] < one["high"]
     reference = stats.bootstrap(
         ([cosine(i, i + 1) for i in range(118)], [row[2] for row in rows]),
-        lambda x, y: stats.spearmanr(x, y).statistic,
-        paired=True,
-        vectorized=False,
-        method="percentile",
-        n_resamples=600,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
+        lambda x, y: stats.spearmanr(x, y).statistic, paired=True, vectorized=False, method="percentile",
+        n_resamples=600, rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
     assert one["low"] == pytest.approx(reference.low, abs=0.04)
     assert one["high"] == pytest.approx(reference.high, abs=0.04)
 

@@ -95,10 +95,8 @@ FOLDERS = {
     # --- masked models, and one that permutes
     "BERT": Folder("BertConfig", SIZES, BOTH_SIDES, saved_as="BertForMaskedLM"),
     "DistilBERT": Folder(
-        "DistilBertConfig",
-        {"vocab_size": V, "dim": D, "n_layers": 1, "n_heads": 2, "hidden_dim": 16},
-        "cannot be loaded",
-        saved_as="DistilBertForMaskedLM",
+        "DistilBertConfig", {"vocab_size": V, "dim": D, "n_layers": 1, "n_heads": 2, "hidden_dim": 16},
+        "cannot be loaded", saved_as="DistilBertForMaskedLM",
     ),
     "XLNet": Folder(
         "XLNetConfig", {"vocab_size": V, "d_model": D, "n_layer": 1, "n_head": 2, "d_inner": 16}, BOTH_SIDES
@@ -118,12 +116,10 @@ FOLDERS = {
     "adapter": Folder("LlamaConfig", ONE_KEY, "no config.json in it", change=adapter_only),
     "broken tokenizer": Folder("LlamaConfig", ONE_KEY, "cannot be loaded", change=write("tokenizer.json", "{")),
     "layer missing": Folder(
-        "LlamaConfig",
-        ONE_KEY,
-        "config.json and weights disagree: model.layers.1",
+        "LlamaConfig", ONE_KEY, "config.json and weights disagree: model.layers.1",
         change=edit_config(num_hidden_layers=2),
     ),
-}
+}  # fmt: skip
 if hasattr(transformers, "Gemma4Config"):  # sees and hears as well: the cap of its text part lies deeper
     deep = {"global_head_dim": 4, "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0}
     deep = {

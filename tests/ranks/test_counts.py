@@ -52,12 +52,9 @@ def test_matrices_at_the_limit_of_the_svd_are_clear_of_the_floor_but_for_a_tiny_
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
-    m=st.integers(1, 30),
-    n=st.integers(1, 30),
-    rank=st.integers(0, 30),
-    noise=st.floats(0, 0.5),
+    m=st.integers(1, 30), n=st.integers(1, 30), rank=st.integers(0, 30), noise=st.floats(0, 0.5),
     seed=st.integers(0, 99),
-)
+)  # fmt: skip
 def test_rank_of_known_rank_plus_noise_below_the_tolerance(m, n, rank, noise, seed) -> None:
     rank = min(rank, m, n)
     sigma = np.geomspace(1.0, 1e-3, rank) if rank else np.zeros(1)

@@ -113,12 +113,10 @@ def test_hit_rates_are_records_with_their_number_of_contexts(study) -> None:
     rows = rows[rows["table"] == "topk"]
     found = {metric: (value, n) for metric, value, n in zip(rows["metric"], rows["value"], rows["n"], strict=True)}
     assert found == {
-        "hit_rate_1": (0.25, 400),
-        "hit_rate_1_low": (0.2, 400),
-        "hit_rate_1_high": (0.3, 400),
+        "hit_rate_1": (0.25, 400), "hit_rate_1_low": (0.2, 400), "hit_rate_1_high": (0.3, 400),
         "hit_rate_10": (0.5, 400),
         "top5_hit": (1.0, 1),  # not of the second place, whose true word is not in the vocabulary
-    }
+    }  # fmt: skip
 
 
 def test_words_and_booleans_are_no_numbers(study) -> None:

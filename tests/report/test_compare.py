@@ -73,9 +73,7 @@ def entry(verdict: str, n: int = 3, name: str = "mos-better", dataset: str = "a"
 
 
 @pytest.mark.parametrize(("entries", "verdict"), [
-    ([], CANNOT),
-    ([entry(CANNOT, 0), entry(CANNOT)], CANNOT),
-    ([entry(CANNOT, 0), entry(CONFOUNDED)], CONFOUNDED),
+    ([], CANNOT), ([entry(CANNOT, 0), entry(CANNOT)], CANNOT), ([entry(CANNOT, 0), entry(CONFOUNDED)], CONFOUNDED),
     ([entry(CONFOUNDED, 9), entry(UNDECIDED)], UNDECIDED),
     ([entry(CONFOUNDED, 9), entry(REPRODUCED)], REPRODUCED),  # a study with a broken premise does not count
     ([entry(UNDECIDED), entry(NOT_REPRODUCED)], NOT_REPRODUCED),  # one of equal power decides

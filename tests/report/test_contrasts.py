@@ -98,11 +98,9 @@ def test_contrasts_that_a_study_declares_are_named() -> None:
         schema.Contrast(model="mos", against=name, label=text, same_size=is_equal) for name, text, is_equal in pairs
     )
     own = study(
-        "plan",
-        layer=Trained(head="moc", options={"components": 1}, ppl=near(50)),
-        mos=Trained(head="mos", ppl=near(48)),
-        wide=Trained(ppl=near(40), width=64),
-    )
+        "plan", layer=Trained(head="moc", options={"components": 1}, ppl=near(50)),
+        mos=Trained(head="mos", ppl=near(48)), wide=Trained(ppl=near(40), width=64),
+    )  # fmt: skip
     own = replace(own, contrasts=schema.Contrasts(family=family, margin=0.01))
     found = contrasts.named(contrasts.samples([own]), [own], {}, {}, {})
     assert [one.contrast.label for one in found] == ["MoS against tanh layer", "MoS against Softmax, the same time"]

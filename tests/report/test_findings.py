@@ -21,12 +21,10 @@ def mixtures(
     softmax: float, moc: float, mos: float, dataset: str = "ptb", name: str = PLAN, **more: Any
 ) -> FinishedStudy:
     return study(
-        name,
-        "ptb",
-        softmax=Trained(ppl=near(softmax)),
+        name, "ptb", softmax=Trained(ppl=near(softmax)),
         moc=Trained(head="moc", options=MIXTURE, ppl=near(moc), **more),
         mos=Trained(head="mos", options=MIXTURE, ppl=near(mos), metrics={"rank_press": 3400.0}),
-    )
+    )  # fmt: skip
 
 
 def found(*studies: FinishedStudy) -> dict[str, findings.Finding]:

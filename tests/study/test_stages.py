@@ -24,14 +24,8 @@ BETTER = next(claim for claim in claims.CLAIMS if claim.id == "kanai-ss-better")
 
 BASE = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))
 TABLE = {
-    "id": "later",
-    "source": "kanai2018",
-    "artefact": "Table",
-    "kind": "table",
-    "title": "Later",
-    "view": "summary",
-    "models": ["softmax", "mos"],
-    "stages": ["finetune", "dynamic"],
+    "id": "later", "source": "kanai2018", "artefact": "Table", "kind": "table", "title": "Later", "view": "summary",
+    "models": ["softmax", "mos"], "stages": ["finetune", "dynamic"],
     "columns": [
         {"metric": "test_ppl", "label": "trained"},
         {"metric": "test_ppl", "label": "finetuned", "stage": "finetuned"},
@@ -40,7 +34,7 @@ TABLE = {
         {"metric": "test_ppl_reduction_pct", "label": "reduction"},
         {"metric": "test_ppl_gain_vs_softmax", "label": "gain", "stage": "dynamic"},
     ],
-}
+}  # fmt: skip
 
 
 def load(folder: Path, table: dict[str, Any] = TABLE, **values: Any) -> config.Study:

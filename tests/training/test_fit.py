@@ -164,12 +164,9 @@ def test_theorem_2_the_best_context_vector_gives_the_distribution_of_largest_ent
             {"type": "eq", "fun": lambda r, p=p: w.T @ (r - p)},
         ]
         largest = optimize.minimize(
-            lambda r: float(np.sum(r * np.log(np.maximum(r, 1e-300)))),
-            np.full(6, 1 / 6),
-            bounds=[(1e-12, 1)] * 6,
-            constraints=constraints,
-            options={"maxiter": 500, "ftol": 1e-13},
-        )
+            lambda r: float(np.sum(r * np.log(np.maximum(r, 1e-300)))), np.full(6, 1 / 6), bounds=[(1e-12, 1)] * 6,
+            constraints=constraints, options={"maxiter": 500, "ftol": 1e-13},
+        )  # fmt: skip
         assert largest.success
         cross_entropy = -float(p @ q)
         assert cross_entropy == pytest.approx(-largest.fun, abs=2e-4)

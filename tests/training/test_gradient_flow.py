@@ -46,12 +46,8 @@ def naive(fit: FreeContexts) -> dict[str, float]:
 
 
 @pytest.mark.parametrize(("name", "options"), [
-    ("softmax", {}),
-    ("sigsoftmax", {}),
-    ("softcap", {"c": 3}),
-    ("lms-plif", {"knots": 40}),
-    ("mixtape", {"gate_size": 2}),
-    ("mos", {"components": 2}),
+    ("softmax", {}), ("sigsoftmax", {}), ("softcap", {"c": 3}), ("lms-plif", {"knots": 40}),
+    ("mixtape", {"gate_size": 2}), ("mos", {"components": 2}),
     ("low-rank", {"rank": 2}),  # fewer directions than the vectors are long
 ])  # fmt: skip
 def test_shares_equal_those_of_the_jacobian(name: str, options: dict[str, object]) -> None:
