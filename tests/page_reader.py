@@ -13,6 +13,7 @@ class Page(HTMLParser):
         super().__init__()
         self.elements: list[tuple[str, dict[str, str]]] = []
         self.open: list[str] = []
+        self.rows: list[list[str]] = []  # cells of every row of a table
         self.text = self.island = self.script = self.style = ""
         self.feed(html)
         self.close()
@@ -22,6 +23,10 @@ class Page(HTMLParser):
         self.elements.append((tag, {key: value or "" for key, value in attrs}))
         if tag not in VOID:
             self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -36,6 +41,8 @@ class Page(HTMLParser):
             self.style += data
         else:
             self.text += data
+            if {"th", "td"} & set(self.open):
+                self.rows[-1][-1] += data.strip()
 
     def all(self, tag: str) -> list[dict[str, str]]:
         return [attrs for name, attrs in self.elements if name == tag]

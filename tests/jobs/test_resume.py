@@ -1,17 +1,13 @@
 """A: kills, crashes and signals, from the command line and from the workflow."""
 
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small
-from run_hash import result_hash
-from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import processes, workflow
 from softmax_bottleneck.measuring import measure
 from softmax_bottleneck.records import collect, records
@@ -75,31 +71,6 @@ def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch,
         assert small.tree(Path("results")) == before
 
 
-WAITING = """
-import sys, time
-sys.path[:0] = {paths!r}
-from softmax_bottleneck.training import trainer
-from softmax_bottleneck.__main__ import main
-original = trainer.Trainer.update
-def update(self):
-    original(self)
-    if self.place.updates == {update}:
-        print("ready", flush=True)
-        [time.sleep({pause}) for _ in range({pauses})]
-trainer.Trainer.update = update
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def start(study: Study, update: int, pause: float, pauses: int = 1) -> subprocess.Popen[str]:
-    """Start a training process that says when so many updates are done, and then waits."""
-    script = WAITING.format(paths=[str(ROOT / "workflow")], update=update, pause=pause, pauses=pauses)
-    words = [sys.executable, "-c", script, *command(study)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n", process.stderr.read()
-    return process
-
-
 STARTING = """
 import os, sys, time
 sys.path[:0] = {paths!r}
@@ -132,22 +103,3 @@ def test_a_step_whose_workflow_dies_while_it_starts_stops_at_once(begun, monkeyp
         workflow_process.kill()
     assert ended.returncode == 75, ended.stderr
     assert not folder_of(begun).exists() and not (home(begun) / "check.json").exists()
-
-
-@pytest.mark.fault("A3", "A4")
-def test_real_signals_to_a_real_process(begun, finished):
-    """SIGTERM saves; a second Ctrl-C leaves at once and what was saved stays sound; then the run ends the same."""
-    with start(begun, 4, 0.2) as process:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 143
-    kept = small.tree(folder_of(begun))
-    assert "resume-a.pt" in kept and "lease.json" not in kept
-    with start(begun, 5, 1, 60) as process:  # so that one Ctrl-C is not enough
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
-    assert small.tree(folder_of(begun))["resume-a.pt"] == kept["resume-a.pt"]
-    assert main(command(begun)) == 0
-    path = begun.needed[0].path
-    assert result_hash(folder_of(begun)) == result_hash(finished / "results" / "runs" / path)

@@ -35,17 +35,6 @@ def test_centred_spectra_are_those_of_the_centred_matrix(files) -> None:
         assert found.centred[name].press.rank == width
 
 
-def test_saturation_is_the_definition(files) -> None:
-    found = analyse().measures
-    for rows, value in ((files[1], found.weight), (files[0], found.hidden)):
-        rows = rows.astype(float)
-        share = np.linalg.svd(rows, compute_uv=False)
-        share /= share.sum()
-        assert value.entropy == pytest.approx(-(share * np.log(share)).sum() / np.log(D), rel=1e-6)
-        unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-        assert value.anisotropy == pytest.approx((unit @ unit.T)[~np.eye(len(rows), dtype=bool)].mean(), abs=1e-6)
-
-
 @pytest.mark.parametrize("head", ["softmax", "softcap:c=2.5", "gss:c=-1.5,k=2.5"])
 def test_gradients_are_those_of_the_loss_through_every_head(files, head: str) -> None:
     """With the projection on the columns of W written out, and each head's slope by its formula."""

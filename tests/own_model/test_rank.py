@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tomllib
 import tracemalloc
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from page_reader import Page
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.own_model import inputs, log_probs, rank
 from softmax_bottleneck.ranks import Spectrum, spectra
@@ -278,42 +278,22 @@ def test_the_command_writes_numbers_spectrum_and_plot(files, capsys) -> None:
     assert artefacts.read_text(Path("out/spectrum.svg")).startswith("<?xml")
 
 
-class PageReader(HTMLParser):
-    """Collects the elements and the cells of table rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, Any]]] = []
-        self.rows: list[list[str]] = []
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attributes)))
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("th", "td"):
-            self.rows[-1].append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data.strip()
-
-
 def test_the_page_has_the_numbers_of_rank_json_and_escapes_all_text(files) -> None:
     hostile = "<script>alert(1)<img onerror=x>&{{7*7}}\udcff"
     folder = hostile[:-1]
     np.save(f"{hostile}.npy", files[0])
     assert main(["rank", "--hidden", "*onerror*.npy", "--weight", "w.npy", "--seconds", "1", "--out", folder]) == 0
     facts = artefacts.read_json(Path(folder, "rank.json"))
-    html, page = artefacts.read_text(Path(folder, "index.html")), PageReader()
-    page.feed(html)
+    html = artefacts.read_text(Path(folder, "index.html"))
+    page = Page(html)
     rows = dict(page.rows)
     assert int(rows["Press rank"].split()[0]) == facts["metrics"]["rank_press"] == D + 1
     assert int(rows["unargmaxable words"]) == len(facts["words_that_win"]["never"])
     assert facts["provenance"]["parents"].items() <= rows.items()
     assert any("onerror" in name for name in rows)
-    assert {"script", "link"}.isdisjoint(tag for tag, _ in page.tags)
-    assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
-    (image,) = [attributes for tag, attributes in page.tags if tag == "img"]
+    assert {"script", "link"}.isdisjoint(tag for tag, _ in page.elements)
+    assert not any(key.startswith("on") for _, attributes in page.elements for key in attributes)
+    (image,) = page.all("img")
     assert image["src"].startswith("data:image/svg+xml;base64,") and image["alt"]
     assert "http:" not in html and "https:" not in html and str(Path.cwd()) not in html
 
