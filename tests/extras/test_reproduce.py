@@ -185,8 +185,8 @@ def a_second_call(study: Study) -> None:
     assert call.ends()[0] == 130
 
 
-IN_A_ROW = (everything_killed, budget_used_up, a_second_call)
-ONE_BY_ONE = (trainer_killed, interrupted, step_failed, snakemake_killed, killed_as_a_step_starts)
+IN_A_ROW = (everything_killed, a_second_call)
+ONE_BY_ONE = (trainer_killed, interrupted, budget_used_up, step_failed, snakemake_killed, killed_as_a_step_starts)
 
 
 def resumes(study: Study, undisturbed: dict[str, str]) -> None:
