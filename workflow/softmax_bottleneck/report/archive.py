@@ -12,7 +12,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -23,7 +23,8 @@ import pandas as pd
 from softmax_bottleneck.records import collect, integrity, records
 from softmax_bottleneck.report import archive_file, claims
 from softmax_bottleneck.report.archive_file import ENDING
-from softmax_bottleneck.report.claims.rules import SYNTHETIC, CorpusData
+from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC, CorpusData
+from softmax_bottleneck.report.claims.verdict import Code, judge
 from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
@@ -31,6 +32,7 @@ from softmax_bottleneck.study import Contrasts, Run, Study
 
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 SETTINGS = paths.ROOT / "report" / "evidence" / "settings.json.gz"  # of models in archives without settings
+DECIDED = (REPRODUCED, NOT_REPRODUCED)
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*")  # parts of the name that a processor reports
@@ -291,6 +293,7 @@ def load(path: Path) -> FinishedStudy:
     name, stored = path.name.removesuffix(ENDING), archive_file.load(path)
     try:
         rows = pd.DataFrame({"source": "archived", "std": math.nan, **vars(stored.rows)})[list(records.COLUMNS)]
+        rows = rows.astype(object) if rows.empty else rows  # a search that has measured nothing yet
         rows = rows.astype({"value": "float64", "n": "Int64", "seed": "Int64"})
         states = pd.DataFrame(vars(stored.states), columns=list(records.STATE_COLUMNS))
         stages = pd.DataFrame(vars(stored.stages), columns=list(records.STAGE_COLUMNS))
@@ -308,9 +311,31 @@ def load(path: Path) -> FinishedStudy:
             runs.append(ArchivedRun(*place, run, values, one.history, one.epoch_ranks, one.spectrum))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
-    facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora, list(map(dict, stored.claims)))
+    facts = (
+        stored.study,
+        stored.title,
+        machine(stored.hardware),
+        stored.corpora,
+        judged_again(map(dict, stored.claims), found),
+    )
     planned = (tuple(map(dict, stored.tuned)), stored.contrasts, stored.missing)
     return FinishedStudy(name, *facts, found, tuple(runs), *planned, _settings(stored, str(path)))
+
+
+def judged_again(entries: Iterable[dict[str, Any]], found: records.Records) -> list[dict[str, Any]]:
+    """Return the verdicts of an archive, those on fits that nobody had checked for convergence judged again.
+
+    Archives from before this premise hold every fit, so that nothing else is needed to judge.
+    """
+    needs = {claim.id: claim for claim in claims.CLAIMS if claim.premises}
+    synthetic = CorpusData(found, SYNTHETIC)
+    result = []
+    for entry in entries:
+        claim, codes = needs.get(entry["id"]), {premise["code"] for premise in entry["premises"]}
+        is_unchecked = entry["verdict"] in DECIDED and not codes & {Code.FITS_CONVERGED, Code.FITS_UNCHECKED}
+        is_stale = entry["dataset"] == SYNTHETIC and is_unchecked
+        result.append(judge(synthetic, claim).to_json() if claim and is_stale else entry)
+    return result
 
 
 @cache
