@@ -17,10 +17,11 @@ from typing import ClassVar
 
 import pytest
 from corpus_project import Project, error_of
+from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import download
 from softmax_bottleneck.corpora.download import Source, Transfer
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.study import load_dataset
 
 DATASETS = Path(__file__).parents[2] / "config" / "datasets"
@@ -247,3 +248,9 @@ def test_the_mirror_holds_what_is_declared(mirror: Path, tmp_path: Path) -> None
         rows = [row.split() for row in (tmp_path / name).read_text(encoding="utf-8").splitlines() if row.strip()]
         assert len(rows) == entry["pairs"]
         assert {len(row) for row in rows} == {3}
+
+
+def test_a_corpus_that_is_cut_from_another_names_it() -> None:
+    study = config.load_study(DATASETS.parent / "ptb-cpu.yaml")
+    with pytest.raises(UserError, match="ptb-small: .*download ptb"):
+        download.download(study, "ptb-small", print)

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from softmax_bottleneck.corpora import archives, language
 from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Dataset, Study, load_dataset
 
@@ -38,10 +38,14 @@ def download(study: Study, name: str, say: Say) -> None:
     Then write files.json into this folder, with the hash of each .txt and .npz file. `say` prints a line of progress.
 
     Raises:
-        UserError: a synthetic language cannot be sampled (see `language.write_language`).
+        UserError: the dataset is cut from another one, or a synthetic language cannot be sampled (see
+            `language.write_language`).
         DataError: a file cannot be fetched, has another hash, or is in a damaged archive.
     """
     dataset = load_dataset(name, study.file.resolve().parent)
+    if dataset.base:
+        raise UserError(f"{name}: it is cut from {dataset.base} and has no files. Fix: download {dataset.base}, then "
+                        f"tokenise both")  # fmt: skip
     folder = study.store.corpus_folder(name)
     artefacts.sweep(folder)
     if dataset.language:
