@@ -252,5 +252,5 @@ def test_the_mirror_holds_what_is_declared(mirror: Path, tmp_path: Path) -> None
 
 def test_a_corpus_that_is_cut_from_another_names_it() -> None:
     study = config.load_study(DATASETS.parent / "ptb-cpu.yaml")
-    with pytest.raises(UserError, match="ptb-small: .*download ptb"):
+    with pytest.raises(UserError, match=r"ptb-small: .*download ptb"):
         download.download(study, "ptb-small", print)
