@@ -179,7 +179,7 @@ def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
         (("open", "open", "open"), "either"),
     ],
 )
-def test_the_answer_follows_from_the_state_of_every_finding(states, lead) -> None:
+def test_the_answer_follows_from_the_state_of_every_finding(states, lead, shipped) -> None:
     (language,) = (one for one in archive.load_all() if one.study == "gss-settings")
     every = found(mixtures(50, 47, 45), study(SEEDS, "ptb-small", softmax=Trained(ppl=near(50)),
                   ss=Trained(head="sigsoftmax", ppl=near(50))), language)  # fmt: skip
@@ -193,7 +193,7 @@ def test_the_answer_follows_from_the_state_of_every_finding(states, lead) -> Non
         assert findings.TEXTS["findings"][name]["answer"][finding.state].format(**finding.facts) in printed
 
 
-def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_open() -> None:
+def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_open(shipped) -> None:
     own = study(SEEDS, "ptb-small", softmax=Trained(ppl=near(50)), ss=Trained(head="sigsoftmax", ppl=near(50)))
     assert found(own)["rank-without-mixing"].state == "holds"
     (language,) = (one for one in archive.load_all() if one.study == "gss-settings")
