@@ -25,7 +25,7 @@ from softmax_bottleneck.store.paths import ROOT
 
 STRICT = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False, defer_build=True)
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$"  # a folder's name on every system and in every shell
-NAMED = 20  # missing keys in a message
+NAMED = 20  # keys or words in a message
 UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 EMPTY: Any = Field(default_factory=dict)
 READ_AS_TEXT = {"float_type": "0.001 or 1.0e-3, without quotes", "int_type": "10, not 010, 1:30 or '10'"}
@@ -167,11 +167,13 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """Return a hint to append to an error message about an unknown word.
 
-    The hint is `; did you mean 'mos'?` if an allowed word is similar to `word`, else `; allowed are mos, softmax`.
+    The hint is `; did you mean 'mos'?` if an allowed word is similar to `word`, else `; allowed are mos, softmax`. Of
+    many words, only the first NAMED are listed.
     """
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; allowed are {', '.join(choices)}"
+    more = f" and {len(choices) - NAMED:,} more" if len(choices) > NAMED else ""
+    return f"; did you mean {near[0]!r}?" if near else f"; allowed are {', '.join(choices[:NAMED])}{more}"
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
