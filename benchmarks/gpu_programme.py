@@ -1,4 +1,4 @@
-"""What to do with a quarter of an hour on a GPU: three leases, rehearsed on a CPU (docs/gpu.md).
+"""Run one of three leases of a quarter of an hour on a GPU, rehearsed on a CPU (docs/gpu.md).
 
 python benchmarks/gpu_programme.py pack --mirror FOLDER   # here: .lease, with wheels, tokens and word similarities
 bash benchmarks/gpu_programme.sh A --out FOLDER           # there: results go to FOLDER as they come

@@ -197,10 +197,6 @@ def write(study: Study, unfinished: bool = False) -> Path:
         raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
     found = replace(found, rows=rows, states=states, stages=stages)
     runs = [run for run in study.needed if run.path in set(states["path"])]
-    trained = set(zip(states["dataset"], states["model"], strict=True))
-    settings: dict[str, dict[str, Any]] = {}
-    for run in (run for run in study.runs if (run.dataset, run.model) in trained):
-        settings.setdefault(run.dataset, {}).setdefault(run.model, run.to_json())
     natural = [run for run in runs if study.datasets[run.dataset].kind != "language"]
     predicted = [run for run in natural if found.detail(run.path, "predictions")]
     first = {(run.dataset, run.model): run.path for run in reversed(predicted)}
@@ -217,15 +213,9 @@ def write(study: Study, unfinished: bool = False) -> Path:
         "states": columns_of(found.states),
         "stages": columns_of(found.stages),
         "claims": [entry.to_json() for entry in claims.ledger(found, study=study)],
-        "settings": settings,
+        "settings": _settings_of_models(study, states),
         "runs": [
-            {
-                "name": f"{study.name}-{run.model}-{run.seed}",
-                "run": run.to_json() | {"run_id": run.run_id},
-                "history": found.curve(run.path),
-                "epoch_ranks": found.detail(run.path, "epoch_ranks") or [],
-                "spectrum": [[int(index), sigma] for index, sigma in found.spectra[run.path].T.tolist()],
-            }
+            _single_run(study, run, found)
             for run in runs
             if study.datasets[run.dataset].published_as and run.path in found.spectra
         ],
@@ -240,6 +230,26 @@ def write(study: Study, unfinished: bool = False) -> Path:
     if first:
         content["predictions"] = {path: found.detail(path, "predictions") for path in first.values()}
     return save(content)
+
+
+def _settings_of_models(study: Study, states: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """Return {corpus: {model: content of run.json}} of the models with a run in `states`."""
+    trained = set(zip(states["dataset"], states["model"], strict=True))
+    settings: dict[str, dict[str, Any]] = {}
+    for run in (run for run in study.runs if (run.dataset, run.model) in trained):
+        settings.setdefault(run.dataset, {}).setdefault(run.model, run.to_json())
+    return settings
+
+
+def _single_run(study: Study, run: Run, found: records.Records) -> dict[str, Any]:
+    """Return what the archive holds of a run on a published corpus (`archive_file.StoredRun`)."""
+    return {
+        "name": f"{study.name}-{run.model}-{run.seed}",
+        "run": run.to_json() | {"run_id": run.run_id},
+        "history": found.curve(run.path),
+        "epoch_ranks": found.detail(run.path, "epoch_ranks") or [],
+        "spectrum": [[int(index), sigma] for index, sigma in found.spectra[run.path].T.tolist()],
+    }
 
 
 def save(content: dict[str, Any]) -> Path:

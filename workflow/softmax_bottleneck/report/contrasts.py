@@ -43,7 +43,7 @@ def corpus_of(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """What two contrasted heads share.
+    """The setting that two contrasted heads share.
 
     Attributes:
         dataset: the name of the dataset.

@@ -20,6 +20,7 @@ from softmax_bottleneck.report import contrasts, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import known_distributions as fits
 from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
 from softmax_bottleneck.report.contrasts import Contrast, Model, Named, Sample
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval, student
@@ -29,7 +30,7 @@ TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").re
 LAYERS = ("tanh layer against Softmax", "MoC against tanh layer")  # named contrasts
 POINTWISE = ("sigsoftmax", "gss")  # heads with a fixed function of every logit
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
-WEAK = 0.48  # a correlation is weak below it, as in report/claims.yaml
+WEAK = CLAIMS["window-correlation"]["thresholds"]["weak"]  # a correlation is weak below it
 CHANGE = "change in test perplexity, % (orange: exploratory)"  # an axis
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
@@ -38,7 +39,7 @@ HOLDS, OPEN, FAILS = "holds", "open", "fails"  # states of a finding, and keys o
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the findings read: all studies, the pooled samples, and the contrasts named beforehand."""
+    """The input of the findings: all studies, the pooled samples, and the contrasts named beforehand."""
 
     studies: Sequence[FinishedStudy]
     found: Mapping[Model, Sample]
