@@ -308,15 +308,7 @@ def load_study(
             evaluated dynamically on one corpus both with and without finetuning.
     """
     given, where = dict(overrides or {}), str(file)
-    is_complete = given.keys() >= study_file.REQUIRED
-    try:
-        declared = read(StudyFile, given if is_complete else study_file.read_values(file) | given, where)
-    except UserError as error:
-        place = str(error).removeprefix(f"{where}: ")
-        if is_complete or not any(place.startswith((f"{key}:", f"{key}.", f"unknown key {key!r}")) for key in given):
-            raise
-        raise UserError(f"--set or --config: {place}") from None
-    store = store or Store()
+    declared, store = _read_declaration(file, given), store or Store()
     plan = _Planner(declared, file, store.study_folder(declared.study) / "choices" if with_choices else None)
     planned: dict[tuple[str, str], Planned] = {}
     tuned: list[TunedModel] = []
@@ -356,6 +348,18 @@ def load_study(
     )
     _check_evaluations(study)
     return study
+
+
+def _read_declaration(file: Path, given: dict[str, Any]) -> StudyFile:
+    """Return the declarations of a study's file with the overrides `given`; an error names the place of the value."""
+    is_complete = given.keys() >= study_file.REQUIRED
+    try:
+        return read(StudyFile, given if is_complete else study_file.read_values(file) | given, str(file))
+    except UserError as error:
+        place = str(error).removeprefix(f"{file}: ")
+        if is_complete or not any(place.startswith((f"{key}:", f"{key}.", f"unknown key {key!r}")) for key in given):
+            raise
+        raise UserError(f"--set or --config: {place}") from None
 
 
 def _check_evaluations(study: Study) -> None:
