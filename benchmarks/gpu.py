@@ -43,6 +43,7 @@ UPDATES_PER_EPOCH = {  # expected, at the published chunk lengths
     **dict.fromkeys(("wikitext-2/mos", "wikitext-2/moc"), 2040),
 }
 SIZES = {"ptb": (82_429, 10_000), "wikitext-2": (33_320, 33_278)}  # contexts and words of the published matrices
+SLICES = (1, 2, 5, 7)  # of a chunk
 WIDTHS = (8_192, 16_384, 24_576, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
 
 
@@ -142,6 +143,36 @@ def graph(place: Place, name: str) -> list[dict[str, Any]]:
     return [{"case": name, "variant": key, **t.row(), "same_bits": same, **facts} for key, t in timings.items()]
 
 
+def wavefront(place: Place, name: str) -> list[dict[str, Any]]:
+    """Time updates with the chunk in 1 to 7 pieces, layer l on one while layer l + 1 is on the one before.
+
+    The largest difference of the loss in six updates from one seed says whether the streams wait where they must.
+    """
+    rows: list[dict[str, Any]] = []
+    for precision in ("fp32",) if place.dry else ("fp32", "tf32"):
+        trainers, losses = {}, {}
+        for slices in SLICES:
+            ours = trainers[slices] = trainer(place.case(name), place.device, precision)
+            ours.model.body.slices = slices
+            with place.numerics():
+                losses[slices] = losses_nats(ours, 6)
+        timings = place.race({str(s): place.block(endless(ours)) for s, ours in trainers.items()}, place.repetitions)
+        for slices, ours in trainers.items():
+            gap = max(abs(a - b) for a, b in zip(losses[slices], losses[1], strict=True))
+            facts = {"slices": slices, "precision": precision, "largest_loss_difference_nats": gap}
+            rows.append({"case": name, **facts, "refused": ours.graphs_refused, **timings[str(slices)].row()})
+    return rows
+
+
+def losses_nats(ours: Any, updates: int) -> list[float]:
+    """Do some updates and return their losses."""
+    sums = [ours.tally.block_sum.item()]
+    for _ in range(updates):
+        ours.update()
+        sums.append(ours.tally.block_sum.item())
+    return list(np.diff(sums))
+
+
 def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
     """Time a float64 Gram matrix (per 4,096 rows) and its eigenvalues, including the checks that they must pass."""
 
@@ -209,6 +240,7 @@ def pieces() -> dict[str, Piece]:
         f"waits {name}": functools.partial(waits, name=name) for name in cases() if name.startswith("ptb/")
     }
     found |= {f"graph {name}": functools.partial(graph, name=name) for name in ("ptb/softmax", "wikitext-2/mos")}
+    found |= {f"wavefront {name}": functools.partial(wavefront, name=name) for name in ("ptb/softmax", "ptb/mos")}
     found |= {f"step {name}": functools.partial(step, name=name) for name in UPDATES_PER_EPOCH}
     found |= {f"spectrum {corpus}": functools.partial(spectrum, corpus=corpus) for corpus in SIZES}
     found |= {f"eigenvalues {n}": functools.partial(eigenvalues, size=str(n)) for n in WIDTHS}

@@ -496,7 +496,7 @@ def lease_a(lease: Lease) -> None:
 def lease_b(lease: Lease) -> None:
     """Run the main job on the GPU and stop it once; time updates and spectra; train MoS in what is left."""
     main_job(lease)
-    speed(lease, ("spectrum", "step", "eigenvalues 33278"), until_left_s=0.0 if lease.dry else 330.0)
+    speed(lease, ("spectrum", "wavefront", "step", "eigenvalues 33278"), until_left_s=0.0 if lease.dry else 330.0)
     pack_records(lease, trained(lease, ("mos",)))
 
 

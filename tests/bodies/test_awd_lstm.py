@@ -3,6 +3,8 @@
 Shapes: T time steps, B sequences, D features, V words, H units.
 """
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -72,18 +74,20 @@ def masks(monkeypatch):
     return drawn
 
 
+@pytest.mark.parametrize("slices", [1, 3, 20])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_equals_naive_loop_given_the_masks(masks, dtype, tolerance):
+def test_equals_naive_loop_given_the_masks(masks, dtype, tolerance, slices):
     body = make(**DROPOUTS).to(dtype)
+    body.slices = slices
     state = tuple((torch.randn(1, B, w, dtype=dtype), torch.randn(1, B, w, dtype=dtype)) for w in (6, 6, 4))
-    with torch.no_grad():
+    with torch.set_grad_enabled(slices > 1):
         output = body(tokens(), state)
     raw, dropped, carried = naive_forward(body, tokens(), state, masks)
-    np.testing.assert_allclose(output.raw_TBD, raw, atol=tolerance)
-    np.testing.assert_allclose(output.dropped_TBD, dropped, atol=tolerance)
+    np.testing.assert_allclose(output.raw_TBD.detach(), raw, atol=tolerance)
+    np.testing.assert_allclose(output.dropped_TBD.detach(), dropped, atol=tolerance)
     for (h, c), (naive_h, naive_c) in zip(output.state, carried, strict=True):
-        np.testing.assert_allclose(h[0], naive_h, atol=tolerance)
-        np.testing.assert_allclose(c[0], naive_c, atol=tolerance)
+        np.testing.assert_allclose(h[0].detach(), naive_h, atol=tolerance)
+        np.testing.assert_allclose(c[0].detach(), naive_c, atol=tolerance)
 
 
 def test_masks_have_the_published_shapes(masks):
@@ -142,6 +146,63 @@ def test_gradient_reaches_the_raw_weights_through_the_mask():
     # a dropped weight gets no gradient
     zero_share = (body.layers[1].weight_hh_l0.grad == 0).double().mean().item()
     assert 0.25 < zero_share < 0.75
+
+
+def test_pieces_change_no_gradient():
+    """Cutting a chunk into pieces of 3, 3 and 1 time steps changes only the order of sums."""
+    body, gradients = make(**DROPOUTS).double(), []
+    for body.slices in (1, 3):
+        output = body(tokens(), body.initial_state(B), generator=torch.Generator().manual_seed(9))
+        loss = output.dropped_TBD.square().sum() + output.raw_TBD.sum() + output.below_TBD.sum()
+        gradients.append(torch.autograd.grad(loss, list(body.parameters())))
+    for whole, in_pieces in zip(*gradients, strict=True):
+        torch.testing.assert_close(in_pieces, whole, rtol=1e-12, atol=1e-14)
+
+
+class Stream:
+    """A substitute for a GPU's stream that knows which (layer, piece) it has run or waited for."""
+
+    current: "Stream"
+
+    def __init__(self) -> None:
+        self.knows: set[tuple[int, int]] = set()
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.knows |= other.knows
+
+    @contextmanager
+    def enter(self):
+        before, Stream.current = Stream.current, self
+        yield
+        Stream.current = before
+
+
+def test_a_layer_waits_for_nothing_but_its_inputs(monkeypatch):
+    """Layer l on piece s knows of (l - 1, s) and (l, s - 1), and of no layer above: a wavefront without a race."""
+    main, count, knowledge = Stream(), [0] * 3, {}
+    Stream.current, run = main, awd_lstm._run_layer
+    sides = [Stream() for _ in count]
+
+    def watched(*arguments):
+        layer = sides.index(Stream.current)
+        place = (layer, count[layer])
+        knowledge[place] = set(Stream.current.knows)
+        Stream.current.knows.add(place)
+        count[layer] += 1
+        return run(*arguments)
+
+    monkeypatch.setattr(awd_lstm, "_streams", lambda device, layers, slices: [main, *sides])
+    monkeypatch.setattr(torch.cuda, "stream", Stream.enter)
+    monkeypatch.setattr(awd_lstm, "_run_layer", watched)
+    body = make()
+    body.slices = 3
+    body(tokens(), body.initial_state(B))
+    assert count == [3, 3, 3]
+    for (layer, piece), known in knowledge.items():
+        assert known == {(below, before) for below in range(layer + 1) for before in range(piece + 1)} - {
+            (layer, piece)
+        }
+    assert main.knows == set(knowledge)  # the caller's stream goes on when all have ended
 
 
 def test_embedding_noise_is_normal_independent_and_for_training_only():

@@ -7,6 +7,10 @@ Shapes: T time steps, B parallel sequences, D width of a layer's input or output
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -48,6 +52,10 @@ class AWDLSTM(Body):
         embedding_noise: standard deviation of normal noise added to the word vectors (Parthiban et al. 2021, Table 5).
         published_padding: True to give the dictionary's last word no gradient as an input word, as `padding_idx=-1`
             does in the published code. If the head shares the word vectors, this word still gets a gradient from it.
+
+    Attributes:
+        slices: into how many pieces the time steps of a training chunk are cut, so that on a GPU a layer works on one
+            piece while the layer above works on the piece before (see `_run_layers`).
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class AWDLSTM(Body):
         self.dropout_weight = dropout_weight
         self.embedding_noise = embedding_noise
         self.padding_index = -1 if published_padding else None
+        self.slices = 1
 
     def initial_state(self, batch_size: int) -> State:
         """Return zeros: one pair (hidden state, cell state) per layer, each [1, B, H] with B = `batch_size`."""
@@ -92,14 +101,13 @@ class AWDLSTM(Body):
         `BodyOutput`). This state is not detached from the graph; the training loop detaches it between chunks. In train
         mode `generator` gives the random numbers of all dropouts and of the embedding noise.
         """
-        x_TBD = raw_TBD = below_TBD = self._embed(tokens_TB, generator)
-        carried = []
-        for layer, dropout, hidden in zip(self.layers, self.layer_dropouts, state, strict=True):
-            below_TBD = x_TBD
-            raw_TBD, h_1BH, c_1BH = _run_layer(x_TBD, hidden, self._weights(layer, generator))
-            x_TBD = locked_dropout(raw_TBD, dropout, generator) if self.training else raw_TBD
-            carried.append((h_1BH, c_1BH))
-        return BodyOutput(raw_TBD, x_TBD, tuple(carried), below_TBD)
+        x_TBD = self._embed(tokens_TB, generator)
+        weights, masks = [], []
+        for layer, dropout, width in zip(self.layers, self.layer_dropouts, self.widths, strict=True):
+            weights.append(self._weights(layer, generator))
+            is_dropped = self.training and dropout > 0.0
+            masks.append(keep_mask((1, x_TBD.shape[1], width), dropout, x_TBD, generator) if is_dropped else None)
+        return _run_layers(x_TBD, state, weights, masks, self.slices if torch.is_grad_enabled() else 1)
 
     def _embed(self, tokens_TB: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the word vectors [T, B, D] of the tokens.
@@ -130,6 +138,56 @@ class AWDLSTM(Body):
             raw_GH = weights[1]
             weights[1] = raw_GH * keep_mask(tuple(raw_GH.shape), self.dropout_weight, raw_GH, generator)
         return weights
+
+
+def _run_layers(
+    x_TBD: Tensor, state: State, weights: list[list[Tensor]], masks: list[Tensor | None], slices: int
+) -> BodyOutput:
+    """Run the layers on a chunk of time steps, cut into pieces: layer l on one while layer l + 1 is on the one before.
+
+    On a GPU every layer has a stream of its own, and waits for nothing but the layer below on the same piece. So the
+    longest chain of dependent time steps has T (1 + (L - 1) / `slices`) instead of L T of them, for L layers. The
+    backward pass runs on the same streams. On a CPU the pieces follow one another.
+
+    Args:
+        x_TBD: the word vectors.
+        state: the pair (hidden state, cell state) of every layer before the chunk.
+        weights: the weights of every layer (see `_run_layer`).
+        masks: the dropout mask [1, B, D] of every layer's output, or None.
+        slices: number of pieces. Above 1 it needs a graph for the backward pass: this keeps the tensors that one stream
+            writes and another reads from being overwritten.
+    """
+    hidden, pieces = list(state), []
+    main, *streams = _streams(x_TBD.device, len(weights), slices)
+    for x_SBD in x_TBD.chunk(slices):
+        raw_SBD, stream_below = x_SBD, main
+        for layer, stream in enumerate(streams):
+            if stream is not None:
+                stream.wait_stream(stream_below)
+            with torch.cuda.stream(stream) if stream is not None else nullcontext():
+                below_SBD = x_SBD
+                raw_SBD, h_1BH, c_1BH = _run_layer(x_SBD, hidden[layer], weights[layer])
+                hidden[layer] = (h_1BH, c_1BH)
+                x_SBD = raw_SBD if (mask := masks[layer]) is None else raw_SBD * mask
+            stream_below = stream
+        pieces.append((raw_SBD, x_SBD, below_SBD))
+    for stream in streams:
+        if stream is not None:
+            main.wait_stream(stream)
+    raw_TBD, x_TBD, below_TBD = pieces[0] if len(pieces) == 1 else map(torch.cat, zip(*pieces, strict=True))
+    return BodyOutput(raw_TBD, x_TBD, tuple(hidden), below_TBD)
+
+
+@cache
+def _side_streams(device: torch.device, count: int) -> list[Any]:
+    return [torch.cuda.Stream(device) for _ in range(count)]
+
+
+def _streams(device: torch.device, count: int, slices: int) -> list[Any]:
+    """Return the current stream of a GPU and `count` more; None for each if one piece or a CPU needs no streams."""
+    if slices == 1 or device.type != "cuda":
+        return [None] * (count + 1)
+    return [torch.cuda.current_stream(device), *_side_streams(device, count)]
 
 
 def _run_layer(x_TBD: Tensor, hidden: tuple[Tensor, Tensor], weights: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
