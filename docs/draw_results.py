@@ -1,6 +1,6 @@
 """Write the findings of README.md, and the tables of docs/results.md and docs/evidence.md, from the archived studies.
 
-python docs/draw_results.py    # also docs/overview.svg, if results/ has the demonstration
+python docs/draw_results.py
 """
 
 from __future__ import annotations
@@ -24,14 +24,11 @@ from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
-from softmax_bottleneck.store import artefacts  # noqa: E402
-from softmax_bottleneck.store.paths import Store  # noqa: E402
 
 README, PAGE, EVIDENCE = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "evidence.md"
 FIGURES = ROOT / "docs" / "findings"
 MERITY = ROOT / "report" / "published" / "smerity2017_rank_demo.csv"
 PICTURED = "demo"
-PICTURE = ROOT / "docs" / "overview.svg"
 MODELS = ("softmax", "ss", "gss", "gss-c1.5", "lms-plif", "lms-plif-frozen", "moc", "moc-equal", "mos", "mos-equal")
 STEPS = (  # from the softmax to MoS
     "",
@@ -65,10 +62,6 @@ METRICS = {
     "rank_eff_1e-3": ("effective rank, ε = 0.001", 0),
     "kl_truth_nats": ("KL from the true distribution, nats", 3),
 }
-IMAGE = (
-    "![Test perplexity against parameters: a dot per head, coloured by effective rank; the true perplexity as a line]"
-    "(overview.svg)"
-)
 CLAIM_SOURCES = {
     "parthiban2021": "Parthiban 2021",
     "kanai2018": "Kanai 2018",
@@ -111,16 +104,27 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 # --- README ---------------------------------------------------------------------------------------------------------
 def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]]:
-    """Return the lines of README.md with the answer and the findings, and {path: SVG} of the figures."""
+    """Return the lines of README.md with the answer, its figure and the findings, and {path: SVG} of the figures."""
     found = findings.answer(studies)
-    lines = ["", f"**{found['answer']}**"]
-    for number, finding in enumerate(found["findings"], 1):
-        name = f"{number}. {finding['title']}" if finding["is_named"] else f"Exploratory: {finding['title']}"
-        lines += [
-            "",
-            f"**{name}.** {finding['sentence']} [Numbers](docs/evidence.md#{finding['id']})",
-        ]
-    return [*lines, ""], {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
+    picture, count = found["picture"], found["counts"]
+    about = f"From {count['archives']} archives ({count['studies']} studies, {count['runs']} runs)."
+    title = "Press rank against change of test perplexity, a dot per head"
+    lines = [
+        "",
+        f"**{found['answer']}**",
+        "",
+        f"![{title}](docs/findings/answer.svg)",
+        "",
+        picture["caption"],
+        about,
+        "",
+    ]
+    for finding in found["findings"]:
+        name = finding["title"] if finding["is_named"] else f"{finding['title']} (exploratory)"
+        lines.append(f"* **{name}.** {finding['short']} [Evidence](docs/evidence.md#{finding['id']})")
+    figures = {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
+    whole = findings.picture(contrasts.samples(studies)).svg()
+    return [*lines, "", found["not_shown"], ""], figures | {FIGURES / "answer.svg": whole}
 
 
 def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
@@ -148,7 +152,7 @@ def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
         studies_used = f"Archives: {', '.join(finding['studies'])}"
         overturned = f"Overturned by: {finding['overturn']}"
         items = [f"* {text}" for text in (finding["number"], overturned, *finding["details"], studies_used)]
-        image = f'<img src="findings/{finding["id"]}.svg" width="400" alt="{finding["axis"]}">'
+        image = f'<img src="findings/{finding["id"]}.svg" width="330" alt="{finding["axis"]}">'
         title = f'<a id="{finding["id"]}"></a>**{finding["title"]}.** {finding["sentence"]} {kind}'
         lines += ["", title, "", image, "", *items]
     return [*lines, ""]
@@ -196,7 +200,6 @@ def results(archives: Sequence[FinishedStudy]) -> list[str]:
         tally = ", ".join(f"{count} {name}" for count, name in counts if count)
         lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
         lines += [line for other in again for line in agreement(archived, other)]
-        lines += ["", IMAGE]
     shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(archived.study, VARIED)
     for dataset, title in archived.corpora.items():
         having = {m: [one for one in archives if one.records.values(dataset, m, "test_ppl")] for m in shown}
@@ -476,9 +479,6 @@ def main() -> None:
     FIGURES.mkdir(exist_ok=True)
     for path, text in written(archive.load_all()).items():
         path.write_text(text, encoding="utf-8")
-    overview = Store().study_folder(PICTURED) / "figures" / "overview.svg"
-    if overview.is_file():
-        PICTURE.write_text(artefacts.read_text(overview), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import archive, contrasts, dot_plot, findings
+from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, scatter
 from softmax_bottleneck.report.archive import FinishedStudy
 from trained_examples import Trained, near, study
 
@@ -187,10 +187,10 @@ def test_the_answer_follows_from_the_state_of_every_finding(states, lead, shippe
         name: replace(finding, state=state) for (name, finding), state in zip(every.items(), states, strict=True)
     }
     sentence = findings.TEXTS["answer"][lead]
-    printed = findings.verdict(changed, [])
-    assert printed.startswith(sentence if lead == "either" else sentence["text"])
-    for name, finding in changed.items():  # every state of a named finding has its own sentence
-        assert findings.TEXTS["findings"][name]["answer"][finding.state].format(**finding.facts) in printed
+    assert findings.verdict(changed) == (sentence if lead == "either" else sentence["text"])
+    for name, finding in changed.items():  # every state of a finding has its own short sentence
+        short = findings.TEXTS["findings"][name]["short"][finding.state].format(**finding.facts)
+        assert len(short.split()) <= 20
 
 
 def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_open(shipped) -> None:
@@ -204,8 +204,11 @@ def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_ope
 def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = findings.answer(archive.load_all())
     assert shown["answer"].startswith(findings.TEXTS["answer"]["either"])
-    parts = [part for one in shown["findings"] for part in one["sentence"].split(". ")]
-    assert all(len(part.split()) <= 50 for part in parts)  # a number and its % are two words here
+    assert all(len(one["short"].split()) <= 20 for one in shown["findings"])
+    studies = archive.load_all()
+    runs = {(run_id, machine) for one in studies for run_id, machine, state in one.records.states[
+        ["run_id", "hardware", "state"]].to_numpy() if state in ("ok", "diverged")}  # fmt: skip
+    assert shown["counts"] == {"archives": len(archive.files()), "studies": 21, "runs": len(runs)}
     assert [finding["is_named"] for finding in shown["findings"]] == [True, True, True, False, False]
 
 
@@ -236,3 +239,56 @@ def test_a_figure_keeps_the_order_of_its_numbers() -> None:
     assert marks.count("M") == len(rows)
     assert bars[0][0] < first < bars[0][1] < zero < second == bars[1][0] == bars[1][1] <= dot_plot.PAGE
     assert first - bars[0][0] == pytest.approx(bars[0][1] - first, abs=0.2)
+
+
+def test_figures_of_one_quantity_share_an_axis() -> None:
+    wide = [dot_plot.Row("a", -3.0, -4.0, -2.0), dot_plot.Row("b", 30.0, 1.0, 40.0)]
+    svgs = [ElementTree.fromstring(dot_plot.DotPlot(wide[:n], "axis", wide).svg()) for n in (1, 2)]
+    first = [next(dot.get("cx") for dot in svg.iter("{http://www.w3.org/2000/svg}circle")) for svg in svgs]
+    assert first[0] == first[1]
+
+
+def test_the_picture_has_a_dot_per_head_in_the_setting_with_the_most_heads() -> None:
+    metrics = {"rank_press": 700.0}
+    few = study("few", "ptb", softmax=Trained(ppl=near(50)), ss=Trained(head="sigsoftmax", ppl=near(51)))
+    larger = {"parameters": 1.02e6, **metrics}
+    most = study("most", "ptb-small", softmax=Trained(ppl=near(60)),
+                 ss=Trained(head="sigsoftmax", ppl=near(57), metrics=metrics),
+                 mos=Trained(head="mos", options=MIXTURE, ppl=near(54), metrics=larger),
+                 gss=Trained(head="gss", options={"c": -1.5, "k": 2.5}, ppl=[66.0]))  # fmt: skip
+    drawn = findings.picture(contrasts.samples([few, most]))
+    (panel,) = drawn.panels
+    dots = {dot.label: dot for dot in panel.dots}
+    assert list(dots) == ["Softmax", "SigSoftmax", "GSS", "MoS"] and panel.title == "Ptb-Small"
+    ends = stats.ttest_ind(np.log(near(57)), np.log(near(60)), equal_var=False).confidence_interval()
+    ss = dots["SigSoftmax"]
+    assert (ss.rank, ss.change) == (pytest.approx(700), pytest.approx(-5))
+    assert (ss.low, ss.high) == pytest.approx([100 * np.expm1(end) for end in ends])
+    assert dots["GSS"].low == dots["GSS"].high == pytest.approx(100 * (66 / np.exp(np.log(near(60)).mean()) - 1))
+    assert [dot.is_fair for dot in panel.dots] == [True, True, True, False]  # MoS is 2 % larger
+    assert drawn.csv.count("\n") == 5 and "700" in drawn.csv
+
+
+def test_the_picture_is_to_scale_and_its_labels_cover_nothing() -> None:
+    facts = [
+        ("Softmax", 10, 0, 0, 0),
+        ("a head", 100, -5, -6, -4),
+        ("another", 101, -5.1, -6, -4),
+        ("MoS", 1e3, 5, 5, 5),
+    ]
+    dots = [scatter.Dot(*one, is_fair=True) for one in facts]
+    svg = ElementTree.fromstring(scatter.Scatter([scatter.Panel("A corpus", "n = 3", dots)]).svg())
+    name = "{http://www.w3.org/2000/svg}"
+    centres = [(float(dot.get("cx")), float(dot.get("cy"))) for dot in svg.iter(f"{name}circle")]
+    (x0, y0), (x1, y1), _, (x3, y3) = centres
+    assert x1 - x0 == pytest.approx(x3 - x1, abs=0.2) and y1 - y0 == pytest.approx(y0 - y3, abs=0.2) and y1 > y0
+    labels = [text for text in svg.iter(f"{name}text") if text.get("class") == "label"]
+    boxes = []
+    for text in labels:
+        width = scatter.LETTER * len(text.text)
+        left = float(text.get("x")) - (width if text.get("text-anchor") == "end" else 0)
+        top = float(text.get("y")) - scatter.LINE + 3
+        boxes.append((left, top, left + width, top + scatter.LINE))
+    for n, (left, top, right, bottom) in enumerate(boxes):
+        assert not any(left < x < right and top < y < bottom for x, y in centres)
+        assert not any(left < box[2] and box[0] < right and top < box[3] and box[1] < bottom for box in boxes[:n])

@@ -17,7 +17,6 @@ from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import cells, numbers, plots, source, views
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.views import ranks
-from softmax_bottleneck.report.views.perplexity import overview_experiment
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -267,21 +266,6 @@ def test_the_same_results_give_the_same_bytes_and_nothing_from_outside(finished)
             assert not key.endswith("href") or value.startswith("#")
     assert "<dc:date>" not in figure.svg and "url(http" not in figure.svg and "@import" not in figure.svg
     assert rows(figure)
-
-
-def test_the_overview_shows_the_means_of_the_main_models(place: Path) -> None:
-    text = fake.showing("known-truth: {models: all}").replace(
-        "  moc: {head: moc}\n",
-        "  moc: {head: moc}\n  mos-equal: {head: {name: mos, components: 2, dropout_latent: 0}}\n",
-    )
-    study = fake.load(place, text)
-    fake.write_all(study)
-    drawn = views.build(study, overview_experiment(study), collect.collect(study))
-    by_model = {row["model"]: row for row in rows(drawn)}
-    assert list(by_model) == list(study.labels)
-    for model in ("softmax", "mos-equal"):
-        values = [fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == model]
-        assert float(by_model[model]["test_ppl"]) == pytest.approx(sum(values) / 3, rel=1e-7)
 
 
 def test_models_of_one_name_show_their_keys(place: Path) -> None:

@@ -7,7 +7,7 @@ from matplotlib.ticker import MaxNLocator
 
 from softmax_bottleneck.report import numbers, report
 
-PAGE, ROW, MARGIN, FOOT = 400, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
+PAGE, ROW, MARGIN, FOOT = 330, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,12 @@ class DotPlot:
     Attributes:
         rows: the rows.
         axis: the label of the axis, on which values are changes or shares in percent.
+        range_rows: the rows that set the range of the axis; by default `rows`.
     """
 
     rows: Sequence[Row]
     axis: str
+    range_rows: Sequence[Row] = ()
 
     def text(self, row: Row) -> str:
         """Return the value of a row with its interval as text, such as `−7.8 % (−11.7 to −3.8)`."""
@@ -48,7 +50,7 @@ class DotPlot:
 
     def svg(self) -> str:
         """Return the figure as SVG."""
-        ends = [0.0, *(end for row in self.rows for end in (row.value, row.low, row.high))]
+        ends = [0.0, *(end for row in self.range_rows or self.rows for end in (row.value, row.low, row.high))]
         first, last = min(ends), max(ends)
 
         def x(value: float) -> float:  # in pixels
@@ -57,7 +59,11 @@ class DotPlot:
         locator = MaxNLocator(5, steps=[1, 2, 5, 10])
         ticks = [float(tick) for tick in locator.tick_values(first, last) if first <= tick <= last]
         rows = [
-            {"label": row.label, "text": self.text(row), "kind": "second" if row.is_second else "first"}
+            {
+                "label": row.label,
+                "text": self.text(row).partition(" (")[0],
+                "kind": "second" if row.is_second else "first",
+            }
             | {"y": 18 + ROW * index, "x": x(row.value), "low": x(row.low), "high": x(row.high)}
             for index, row in enumerate(self.rows)
         ]

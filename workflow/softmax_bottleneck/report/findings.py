@@ -1,10 +1,11 @@
-"""The findings at the top of the report and of the README: each is a sentence, a number with an interval, and a figure.
+"""The answer and the findings at the top of the report and of the README, with their figures.
 
 A finding rests on contrasts that a study's file named before its runs; `report/findings.yaml` lists them. A finding
 without such a contrast is an exploratory estimate, and the page says so. All contrasts follow the rules of
 `report/contrasts.py`. The functions here decide which of a finding's sentences applies.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,13 @@ import yaml
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report import contrasts, numbers
-from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.archive import FINISHED, FinishedStudy
 from softmax_bottleneck.report.claims import known_distributions as fits
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
 from softmax_bottleneck.report.contrasts import Contrast, Model, Named, Sample
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
+from softmax_bottleneck.report.scatter import Scatter, panels
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval, student
 from softmax_bottleneck.store.paths import ROOT
 
@@ -31,7 +33,7 @@ LAYERS = ("tanh layer against Softmax", "MoC against tanh layer")  # named contr
 POINTWISE = ("sigsoftmax", "gss")  # heads with a fixed function of every logit
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
 WEAK = CLAIMS["window-correlation"]["thresholds"]["weak"]  # a correlation is weak below it
-CHANGE = "change in test perplexity, % (orange: exploratory)"  # an axis
+CHANGE = "change in test perplexity, % (orange: exploratory)"  # an axis, whose range all figures share
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
 HOLDS, OPEN, FAILS = "holds", "open", "fails"  # states of a finding, and keys of its texts in report/findings.yaml
@@ -122,6 +124,8 @@ def _by_mixing(
     lower = [one.contrast for one in same if one.is_lower]
     rest = [one.contrast for one in same if not one.is_lower]
     changes = [_join(map(_change, lower)), *([f"not significantly on {_join(map(_change, rest))}"] if rest else [])]
+    missing = [title for title in contrasts.corpora(rest) if title not in contrasts.corpora(lower)]
+    is_longer = all(ratio > 1 for one in shown for ratio in one.times().values())
     is_higher = any(one.contrast.change > 0 and one.p < ALPHA for one in same)
     return Finding(
         state=FAILS if is_higher else HOLDS if lower else OPEN,
@@ -133,6 +137,8 @@ def _by_mixing(
             "lower": "; ".join(changes),
             "gain": numbers.span([-one.change for one in lower]),
             "corpora": _join(contrasts.corpora(lower)),
+            "without": f", not significantly on {_join(missing)}" if missing else "",
+            "longer": ", but takes longer" if is_longer else "",
             "basis": contrasts.basis(shown),
             "time": contrasts.time_range(shown),
         },
@@ -265,6 +271,7 @@ def known_distributions(evidence: Evidence) -> Finding | None:
         is_named=False,
         facts={
             "fits": f"{len(own):,}",
+            "r": numbers.number(found[0].value),
             "heads": own["model"].nunique(),
             "correlations": ", ".join(
                 f"{text.partition(' (')[0]} {label}" for text, label in zip(texts, labels, strict=False)
@@ -322,7 +329,7 @@ def equal_time(evidence: Evidence) -> Finding | None:
     return Finding(
         state={1: HOLDS, -1: FAILS}.get(rival.sign, OPEN),
         number=_rival(rival),
-        figure=DotPlot(_rows((), [*(rival for _, rival in known), *wide]), "MoS against a softmax, %"),
+        figure=DotPlot(_rows((), [*(rival for _, rival in known), *wide]), CHANGE),
         studies=[name for one in [*(rival for _, rival in known), *wide] for name in one.studies],
         is_named=False,
         facts={"rival": Contrast("Softmax", rival.baseline, rival.model), "wide": wide[0] if wide else rival},
@@ -348,8 +355,8 @@ FINDINGS: Mapping[str, Callable[[Evidence], Finding | None]] = {  # named as in 
 }
 
 
-def verdict(found: Mapping[str, Finding], named: Sequence[Contrast]) -> str:
-    """Return the answer: what the named findings say of rank, then a sentence on each finding by its state.
+def verdict(found: Mapping[str, Finding]) -> str:
+    """Return the answer: what the named findings say of rank.
 
     A gain of MoS over MoC, or of a pointwise head, speaks for rank; a gain of MoC over the softmax, or pointwise heads
     without one, against. The answer is `either` unless all named findings that are not open point the same way.
@@ -358,21 +365,37 @@ def verdict(found: Mapping[str, Finding], named: Sequence[Contrast]) -> str:
     if not any(finding.is_named for finding in found.values()):
         return str(texts["none"])
     leads = [texts[key]["text"] for key in ("for", "against") if states.intersection(texts[key]["if"])]
-    sentences = leads if len(leads) == 1 else [texts["either"]]
-    for name, finding in found.items():
-        sentences.append(TEXTS["findings"][name].get("answer", {}).get(finding.state, "").format(**finding.facts))
-    sentences.append(texts["rates"].format(tuned=sum(one.is_tuned for one in named), named=len(named)))
-    return " ".join(filter(None, sentences))
+    return str(leads[0] if len(leads) == 1 else texts["either"])
+
+
+def not_shown(evidence: Evidence) -> str:
+    """Return the sentences on what the named comparisons leave open; empty without any on natural text."""
+    named = [one.contrast for one in contrasts.distinct(evidence.named)]
+    lstms = [one.setting for one in named if one.ends and one.setting.is_lstm and not one.setting.is_synthetic]
+    width = max((setting.facts["embedding_size"] for setting in lstms), default=0)
+    tuned = sum(one.is_tuned for one in named)
+    return TEXTS["not_shown"].format(width=width, tuned=tuned, named=len(named)) if lstms else ""
+
+
+def picture(found: Mapping[Model, Sample]) -> Scatter:
+    """Return the figure of every head of report/findings.yaml against the softmax."""
+    by_head = (
+        contrasts.against_baseline(found, label, head, TEXTS["baseline"]) for label, head in TEXTS["heads"].items()
+    )
+    places = {setting: place for place, setting in enumerate(contrasts.settings_of(found))}
+    return Scatter(panels(sorted(itertools.chain(*by_head), key=lambda one: places[one.setting])))
 
 
 def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return the question, its answer, and every finding that the studies have evidence for.
 
     Returns:
-        A dict with the texts `question`, `answer` and `terms` (explanations of terms), and the list `findings`. Each
-        finding is a dict with these keys:
+        A dict with the texts `question`, `answer`, `not_shown` and `terms` (explanations of terms), the dict `counts`
+        (numbers of `archives`, `studies` and `runs`), the dict `picture` (of the figure: `caption` and `panels`, each
+        with `svg` and `alt`), and the list `findings`. Each finding is a dict with these keys:
 
-        * `id`, `title`, `sentence`, `number`: texts; `number` is the main number with its interval.
+        * `id`, `title`, `short`, `sentence`, `number`: texts; `short` is the finding in at most 20 words, `sentence`
+          with all its numbers, and `number` the main number with its interval.
         * `is_named`: True if its comparison was named before the runs; otherwise it is an exploratory estimate.
         * `overturn`: the result that would refute the finding, as text.
         * `details`, `studies`, `claims`: lists of texts: further numbers, names of studies, and ids of related claims.
@@ -380,28 +403,45 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """
     evidence = Evidence.of(studies)
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(evidence))}
-    printed = []
-    for name, finding in found.items():
-        texts = TEXTS["findings"][name]
-        figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS])
-        rows = "; ".join(f"{row.label} {figure.text(row)}" for row in figure.rows)
-        printed.append({
-            "id": name,
-            "title": texts["title"],
-            "sentence": " ".join(texts[key].format(**finding.facts) for key in (finding.state, *finding.more)),
-            "is_named": finding.is_named,
-            "number": finding.number,
-            "overturn": texts["overturn"].format(weak=numbers.number(WEAK)),
-            "details": list(finding.details),
-            "studies": list(dict.fromkeys(finding.studies)),
-            "claims": texts["claims"],
-            "svg": figure.svg(),
-            "axis": figure.axis,
-            "alt": f"{figure.axis}: {rows}.",
-        })  # fmt: skip
+    axes: dict[str, list[Row]] = {}
+    for finding in found.values():
+        axes.setdefault(finding.figure.axis, []).extend(finding.figure.rows[:MOST_ROWS])
+    scatter = picture(evidence.found)
     return {
         "question": TEXTS["question"],
-        "answer": verdict(found, [one.contrast for one in contrasts.distinct(evidence.named)]),
+        "answer": verdict(found),
+        "not_shown": not_shown(evidence),
         "terms": TEXTS["terms"],
-        "findings": printed,
+        "counts": counts(studies),
+        "picture": {"caption": TEXTS["picture"], "panels": scatter.printed},
+        "findings": [_printed(name, finding, axes[finding.figure.axis]) for name, finding in found.items()],
     }
+
+
+def _printed(name: str, finding: Finding, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return a finding as a dict of texts; the range of its figure is that of `rows`."""
+    texts = TEXTS["findings"][name]
+    figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS], range_rows=rows)
+    return {
+        "id": name,
+        "title": texts["title"],
+        "short": texts["short"][finding.state].format(**finding.facts),
+        "sentence": " ".join(texts[key].format(**finding.facts) for key in (finding.state, *finding.more)),
+        "is_named": finding.is_named,
+        "number": finding.number,
+        "overturn": texts["overturn"].format(weak=numbers.number(WEAK)),
+        "details": list(finding.details),
+        "studies": list(dict.fromkeys(finding.studies)),
+        "claims": texts["claims"],
+        "svg": figure.svg(),
+        "axis": figure.axis,
+        "alt": f"{figure.axis}: {'; '.join(f'{row.label} {figure.text(row)}' for row in figure.rows)}.",
+    }
+
+
+def counts(studies: Sequence[FinishedStudy]) -> dict[str, int]:
+    """Return the numbers of archives, of studies, and of finished runs; a run on two machines counts twice."""
+    states = [study.records.states for study in studies]
+    runs = {run for own in states for run in zip(own["run_id"], own["hardware"], own["state"], strict=True)}
+    finished = sum(state in FINISHED for *_, state in runs)
+    return {"archives": len(studies), "studies": len({study.study for study in studies}), "runs": finished}

@@ -14,11 +14,10 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.report import archive, archived_cells, claims, compare, findings, numbers, views
+from softmax_bottleneck.report import archive, archived_cells, claims, compare, contrasts, findings, numbers, views
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
-from softmax_bottleneck.report.views.perplexity import overview_experiment
 from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
@@ -47,7 +46,7 @@ def render(study: Study, folder: Path) -> None:
     found = records.load(folder)
     show_archived = not study.is_of_own_texts and archive.archived_runs()
     archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]
-    experiments = (overview_experiment(study), *study.experiments, *archived)
+    experiments = (*study.experiments, *archived)
     known = declarations()
     heads = {run.model: known[run.head.name].label for run in (*study.runs, *study.searched)}
     entries = []  # what the page shows around tables and figures, such as title and caption
@@ -70,8 +69,12 @@ def render(study: Study, folder: Path) -> None:
         entries.append(facts | {"caption": shown.caption, "note": shown.note})
     judged = claims.to_json(study, found, claims.ledger(found, claims.of_study(study), study))
     artefacts.write_json(folder / "claims.json", judged)
-    page = page_of(study, found, entries[1:], judged["claims"])
-    artefacts.write_json(folder / "page.json", page | {"overview": entries[0], "heads": heads})
+    page = page_of(study, found, entries, judged["claims"])
+    overview = findings.picture(contrasts.samples([finished_study(study, found, [])]))
+    artefacts.write_text(folder / "figures" / "overview.svg", overview.svg())
+    artefacts.write_text(folder / "figures" / "overview.csv", overview.csv)
+    page["overview"] = {"panels": overview.printed, "caption": findings.TEXTS["picture"]}
+    artefacts.write_json(folder / "page.json", page | {"heads": heads})
 
 
 def page_of(
@@ -88,24 +91,25 @@ def page_of(
     Returns:
         A dict with the variables of report/template.html.j2, such as `chapters` (tables and figures by paper), `gaps`
         (lines on missing results) and `run_tables` (the planned runs by corpus). The value of `answer` (the findings of
-        all studies) is None for a study of a user's own texts. The value of `conclusions` (the table of verdicts) is
-        None if no claim was evaluated.
+        the archived studies) is None for a study of a user's own texts. The value of `conclusions` (the table of
+        verdicts) is None if no claim was evaluated. `head_table` is of the archives, too, if there are any.
     """
-    studies = [finished_study(study, found, judged)]
+    own = finished_study(study, found, judged)
+    archives: list[archive.FinishedStudy] = []
     checks, left_out = [], []
     if not study.is_of_own_texts:
         checks = records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
-        own = (study.name, studies[0].hardware)
-        studies += [one for one in archive.load_all() if (one.study, one.hardware) != own]
+        archives = archive.load_all()
         left_out = list(archive.findings())
+    others = [one for one in archives if (one.study, one.hardware) != (own.study, own.hardware)]
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
         "summary": "{ok} of {planned} planned training runs finished and were measured.".format_map(found.counts()),
-        "answer": findings.answer(studies) if checks else None,
+        "answer": findings.answer(archives) if archives else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
-        "conclusions": compare.matrix(studies, SOURCE_TITLES) if judged else None,
-        "head_table": compare.head_table(studies),
+        "conclusions": compare.matrix([own, *others], SOURCE_TITLES) if judged else None,
+        "head_table": compare.head_table(archives or [own]),
         "not_judged": {SOURCE_TITLES[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
         "gaps": [*gaps(study, found), *(f"An archived study is left out: {finding.words}" for finding in left_out)],

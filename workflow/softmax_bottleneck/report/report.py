@@ -7,6 +7,7 @@ adds sorting and filters. The content security policy of the page allows no othe
 
 import base64
 import hashlib
+import itertools
 import re
 import time
 from collections.abc import Mapping
@@ -71,8 +72,8 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
         DataError: one of the rendered files is damaged.
     """
     page = artefacts.read_json(folder / "page.json")
-    entries = [page["overview"], *(entry for chapter in page["chapters"] for entry in chapter["entries"])]
-    for entry in entries:  # add to tables and figures the parts that the page embeds
+    for entry in itertools.chain(*(chapter["entries"] for chapter in page["chapters"])):
+        # Add to tables and figures the parts that the page embeds.
         file = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
         entry["data"] = data_address("text/csv", artefacts.read_text(file))
         if entry["kind"] == "table":
@@ -84,8 +85,12 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
             width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
             image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
             entry |= {"image": data_address("image/svg+xml", image), "width": width, "height": height}
-    for finding in page["answer"]["findings"] if page["answer"] else ():
-        finding["image"] = data_address("image/svg+xml", finding["svg"])
+    pictures = page["overview"]["panels"]
+    page["overview"]["data"] = data_address("text/csv", artefacts.read_text(folder / "figures" / "overview.csv"))
+    if page["answer"]:
+        pictures += page["answer"]["picture"]["panels"] + page["answer"]["findings"]
+    for picture in pictures:
+        picture["image"] = data_address("image/svg+xml", picture["svg"])
     page["runs_csv"] = data_address("text/csv", page["runs_csv"])
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"

@@ -1,0 +1,174 @@
+"""The first figure of the report and of the README: Press rank against change of perplexity, a dot per head."""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+
+import pandas as pd
+from matplotlib.ticker import MaxNLocator
+
+from softmax_bottleneck.records.metrics import PRESS_RANK
+from softmax_bottleneck.records.records import to_csv
+from softmax_bottleneck.report import numbers, report
+from softmax_bottleneck.report.contrasts import Contrast, Setting, corpus_of
+
+WIDTH, HEIGHT = 290, 372  # pixels of a panel
+LEFT, RIGHT, TOP, BOTTOM = 34, 272, 60, 328  # edges of the axes in a panel
+LETTER, LINE, DOT = 6.9, 14, 5  # width of a letter, height of a line, radius of a dot
+SHIFTS = (0, -8, 8, -15, 15, -23, 23, -31, 31)  # of a label from the height of its dot
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A head in one setting: its Press rank, and its change of test perplexity in percent with an interval.
+
+    `low` and `high` equal `change` if there are too few runs for an interval. `is_fair` is True if the sizes and the
+    learning rates tried are those of the softmax.
+    """
+
+    label: str
+    rank: float
+    change: float
+    low: float
+    high: float
+    is_fair: bool
+
+    @property
+    def text(self) -> str:
+        """The dot as text, such as `MoS: rank 7,050, −7.6 % (−8.9 to −6.2)`."""
+        interval = "" if self.low == self.high else f" ({numbers.interval(self.low, self.high, 1)})"
+        return f"{self.label}: rank {self.rank:,.0f}, {numbers.number(self.change, 1, signed=True)} %{interval}"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The heads of one corpus: its title, the sizes of the setting with the numbers of seeds, and the dots."""
+
+    title: str
+    about: str
+    dots: Sequence[Dot]
+
+
+def panels(contrasts: Iterable[Contrast]) -> list[Panel]:
+    """Return a panel per corpus, in its setting with the most heads; of several, in the first.
+
+    `contrasts` are those of every head with the softmax, in the order of `contrasts.settings_of`. If any corpus has an
+    interval, the corpora without one are left out.
+    """
+    known = [one for one in contrasts if one.rank > 0]
+    own: dict[str, dict[Setting, list[Contrast]]] = {}
+    for one in known:
+        place = one.setting.dataset if one.setting.is_synthetic else corpus_of(one.setting.dataset)
+        own.setdefault(place, {}).setdefault(one.setting, []).append(one)
+    chosen = [max(settings.values(), key=len) for settings in own.values()]
+    sure = [group for group in chosen if any(one.ends for one in group)]
+    return [_panel(group) for group in sure or chosen]
+
+
+def _panel(own: Sequence[Contrast]) -> Panel:
+    base, setting = own[0].baseline, own[0].setting
+    title = setting.labels[0]
+    counts = numbers.span([n for one in own for n in one.n], 0)
+    dots = [Dot("Softmax", base.mean(PRESS_RANK), 0.0, 0.0, 0.0, is_fair=True)]
+    for one in own:
+        low, high = one.ends or (one.change, one.change)
+        dots.append(Dot(one.label, one.model.mean(PRESS_RANK), one.change, low, high, one.is_fair))
+    return Panel(title, f"{setting.label.removeprefix(title).lstrip(', ')}; n = {counts}", dots)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Panels on shared axes."""
+
+    panels: Sequence[Panel]
+
+    @cached_property
+    def _ranks(self) -> tuple[float, float]:
+        ranks = [dot.rank for panel in self.panels for dot in panel.dots]
+        return min(ranks, default=1.0) / 1.5, max(ranks, default=1.0) * 1.6
+
+    @cached_property
+    def _changes(self) -> tuple[float, float]:
+        ends = [0.0] + [end for panel in self.panels for dot in panel.dots for end in (dot.low, dot.high)]
+        margin = 0.06 * (max(ends) - min(ends)) or 1.0
+        return min(ends) - margin, max(ends) + margin
+
+    def _x(self, rank: float) -> float:
+        low, high = map(math.log, self._ranks)
+        return round(LEFT + (RIGHT - LEFT) * (math.log(rank) - low) / (high - low), 1)
+
+    def _y(self, change: float) -> float:
+        low, high = self._changes
+        return round(BOTTOM - (BOTTOM - TOP) * (change - low) / (high - low), 1)
+
+    @property
+    def printed(self) -> list[dict[str, str]]:
+        """A dict per panel: its SVG, and its alternative text."""
+        about = "Press rank and change of test perplexity"
+        return [
+            {
+                "svg": self.svg(panel),
+                "alt": f"{about}, {panel.title}, {panel.about}. {'; '.join(dot.text for dot in panel.dots)}.",
+            }
+            for panel in self.panels
+        ]
+
+    @property
+    def csv(self) -> str:
+        """The dots as CSV text, one per line."""
+        columns = ["corpus", "setting", "head", "press_rank", "change_pct", "low_pct", "high_pct", "is_fair"]
+        rows = [(panel.title, panel.about, *astuple(dot)) for panel in self.panels for dot in panel.dots]
+        return to_csv(pd.DataFrame(rows, columns=columns), digits=8)
+
+    def svg(self, *shown: Panel) -> str:
+        """Return the panels `shown`, or all, side by side as SVG."""
+        (least, most), (low, high) = self._ranks, self._changes
+        steps = [factor * 10.0**power for power in range(8) for factor in (1, 3)]
+        ranks = [(self._x(rank), f"{rank:.0f}") for rank in steps if least <= rank <= most]
+        ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
+        changes = [(self._y(tick), numbers.number(tick, 0, signed=True)) for tick in ticks if low <= tick <= high]
+        facts = {"ranks": ranks, "changes": changes, "zero": self._y(0.0), "width": WIDTH, "height": HEIGHT}
+        drawn = [
+            {"x": index * WIDTH, "title": panel.title, "about": panel.about, "dots": self._dots(panel)}
+            for index, panel in enumerate(shown or self.panels)
+        ]
+        template = report.environment().get_template("scatter.svg.j2")
+        return template.render(panels=drawn, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM, **facts)
+
+    def _dots(self, panel: Panel) -> list[dict[str, object]]:
+        """Return the places of dots, bars and labels in pixels; a label stands where it covers least."""
+        places = [(self._x(dot.rank), self._y(dot.change)) for dot in panel.dots]
+        bars = [(self._y(dot.high), self._y(dot.low)) for dot in panel.dots]
+        taken: list[Box] = [(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in places]
+        taken += [(x - 1, top, x + 1, bottom) for (x, _), (top, bottom) in zip(places, bars, strict=True)]
+        drawn: list[dict[str, object]] = []
+        for dot, (x, y), (top, bottom) in zip(panel.dots, places, bars, strict=True):
+            options = [_label_box(dot.label, x, y + shift, side) for shift, side in itertools.product(SHIFTS, (1, -1))]
+            best = min(options, key=lambda box: (_cost(box, taken), options.index(box)))
+            taken.append(best)
+            facts: Mapping[str, object] = {"label": dot.label, "x": x, "y": y, "top": top, "bottom": bottom}
+            anchor, at = ("end", best[2]) if best[2] < x else ("start", best[0])
+            drawn.append({**facts, "at": at, "anchor": anchor, "base": best[3] - 3, "is_fair": dot.is_fair})
+        return drawn
+
+
+def _label_box(label: str, x: float, y: float, side: int) -> Box:
+    """Return the box of a label to the right (side 1) or left (side -1) of a dot."""
+    width, gap = LETTER * len(label), DOT + 3
+    left = x + gap if side > 0 else x - gap - width
+    return round(left, 1), round(y - LINE / 2, 1), round(left + width, 1), round(y + LINE / 2, 1)
+
+
+def _cost(box: Box, taken: Iterable[Box]) -> float:
+    """Return the area of a box that is covered already, and of what lies outside the axes, times 100."""
+    covered = sum(_shared(box, other) for other in taken)
+    return covered + 100 * ((box[2] - box[0]) * (box[3] - box[1]) - _shared(box, (LEFT, TOP, WIDTH, BOTTOM)))
+
+
+def _shared(one: Box, other: Box) -> float:
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    return max(width, 0.0) * max(height, 0.0)
