@@ -1,6 +1,5 @@
 """The heads as a library: classes by label, made when asked for, without torch until then; the example runs."""
 
-import inspect
 import math
 import os
 import pickle
@@ -49,7 +48,6 @@ def test_every_head_has_a_class_that_equals_what_a_study_builds(attribute, name)
     assert isinstance(own, Head) and type(own) is kind
     torch.testing.assert_close(own.log_probs(hidden), built.log_probs(hidden), rtol=0, atol=0)
     assert list(own.state_dict()) == list(built.state_dict())
-    assert set(inspect.signature(kind).parameters) == {*SIZES, *heads.declaration(name).options}
     again = pickle.loads(pickle.dumps(own))
     torch.testing.assert_close(again.log_probs(hidden), own.log_probs(hidden), rtol=0, atol=0)
 

@@ -193,7 +193,7 @@ def with_one_constant_changed(source: str) -> str:
 def test_a_changed_constant_anywhere_changes_exactly_the_steps_that_use_it(graph, tmp_path, monkeypatch) -> None:
     """In a copy of the package, module by module; a run's step also starts from its head and body."""
     copy = shutil.copytree(fp.PACKAGE, tmp_path / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
-    named = [f"heads.{registry.module_path(name).stem}" for name in registry.names()]
+    named = [part for name in registry.names() for part in registry.find(name).code]
     named += [f"bodies.{path.stem}" for path in Path(bodies.__file__).parent.glob("[a-z]*.py")]
     roots = fp.STEPS | {f"train with {name}": (*fp.STEPS["train"], name) for name in named}
     needs = {step: reached(graph, modules) for step, modules in roots.items()}

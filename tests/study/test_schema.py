@@ -7,9 +7,8 @@ import pytest
 import small
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.store import paths
+from softmax_bottleneck.store import paths, schema
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import schema
 
 ROOT = Path(__file__).parents[2]
 BODY, SCHEDULE, MOS = ("settings", 0, "body"), ("settings", 0, "schedule"), ("models", "mos")
@@ -33,8 +32,8 @@ STUDIES = [
     (("settings",), [{"dynamic": {"decays": []}}], ["settings.0.dynamic.decays"]),
     (("settings", 0, "when"), {"model": "moss"}, ["settings.0.when.model", "'moss'", "'mos'"]),
     ((*MOS, "head", "components"), 0, ["models.mos", "components", "0"]),
-    ((*MOS, "head", "name"), "moss", ["models.mos", '"moss"', '"mos"']),
-    ((*MOS, "head"), {"name": "mos", "q": 1}, ["models.mos", '"q"']),
+    ((*MOS, "head", "name"), "moss", ["models.mos", "'moss'", "'mos'"]),
+    ((*MOS, "head"), {"name": "mos", "q": 1}, ["models.mos", "'q'"]),
     ((*MOS, "head"), {"components": 2}, ["models.mos.head", "name"]),
     ((*MOS, "like"), "nothing", ["models.mos.like", "'nothing'"]),
     ((*MOS, "like"), "mos", ["models.mos.like", "mos -> mos"]),

@@ -23,6 +23,7 @@ import yaml
 from rocrate.model import ContextEntity, Entity, File
 from rocrate.rocrate import ROCrate
 
+from softmax_bottleneck.heads import registry
 from softmax_bottleneck.records import verify
 from softmax_bottleneck.store import artefacts, errors, progress
 from softmax_bottleneck.store.paths import ROOT
@@ -95,7 +96,7 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
 
     Raises:
         IncompleteError: a result does not match its hash.
-        UserError: a YAML file that the study extends lies outside the folder of the study's file.
+        UserError: a file that the study extends, or that holds one of its heads, lies outside the folder of the study.
     """
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
@@ -119,9 +120,10 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
         files[f"config/experiments/{experiment.id}.yaml"] = find_config("experiments", experiment.id, near)
     while base := load_yaml(chain[-1]).get("extends"):
         chain.append(chain[-1].parent / base)
-    for path in chain:
+    heads = [registry.find(name) for name in {run.head.name for run in study.runs}]
+    for path in (*chain, *(head.path for head in heads if not head.module)):
         if not path.resolve().is_relative_to(near):
-            problem = "the study extends this file, which lies outside the study's folder"
+            problem = "the study needs this file, which lies outside the study's folder"
             raise errors.UserError(f"{path}: {problem}. Move both into one folder")
         # Remove the key `mirror`, which names a folder of the author's machine.
         text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)

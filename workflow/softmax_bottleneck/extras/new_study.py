@@ -27,9 +27,9 @@ from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK
 from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings, unknown_shares
 from softmax_bottleneck.corpora.tokenise import decode_line, from_words, words_of
 from softmax_bottleneck.extras import plan
-from softmax_bottleneck.store import errors, progress
+from softmax_bottleneck.store import errors, progress, schema
 from softmax_bottleneck.store.paths import natural_order
-from softmax_bottleneck.study import load_study, schema
+from softmax_bottleneck.study import load_study
 from softmax_bottleneck.training import check
 
 SOFT_HYPHEN, JOINERS = "\u00ad", "\u200c\u200d"

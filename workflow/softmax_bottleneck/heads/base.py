@@ -4,15 +4,14 @@ Shapes: N = T x B tokens (T time steps of B sequences), D width of the hidden st
 K components of a mixture, V vocabulary.
 """
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from softmax_bottleneck.heads.declaration import Declaration
 from softmax_bottleneck.heads.matmul import FP32, check_precision
 from softmax_bottleneck.heads.pointwise import Pointwise, trainable
 from softmax_bottleneck.heads.row_nll import RowNLL, row_nll, without_autocast
@@ -24,22 +23,25 @@ DECODER_RANGE = 0.1
 class Head(nn.Module):
     """The base class of output heads, which turn hidden states into losses and log-probabilities over V words.
 
-    The constructor's ``vocabulary_size`` is V, ``context_size`` is D, and ``embedding_size`` is E. ``decoder.weight``
-    [V, E] can be tied to the word vectors of the body. A subclass defines ``_losses`` and ``_log_probs``;
-    CONTRIBUTING.md says how to add a head.
+    The constructor's ``vocabulary_size`` is V, ``context_size`` is D, and ``embedding_size`` is E; the other keywords
+    are options of the head, which ``declaration`` lists with their defaults. ``decoder.weight`` [V, E] can be tied to
+    the word vectors of the body. A subclass defines ``declaration``, ``_losses`` and ``_log_probs``; CONTRIBUTING.md
+    says how to add a head.
 
     Results have the dtype of the decoder, or float32 if that is a half precision; hidden states are cast to it.
     Autocast is off inside the head, because it would round log-probabilities to bfloat16.
     """
 
+    declaration: ClassVar[Declaration]
     pointwise: Pointwise
     rows_per_token = 1  # rows of logits that one token needs: the components of a mixture
     # The hidden state h of most heads is the output of the body's last layer. For a head with `lower_size` > 0, h is
     # the input of that layer (`lower_size` numbers) followed by the output.
     lower_size = 0
 
-    def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int) -> None:
+    def __init__(self, *, vocabulary_size: int, context_size: int, embedding_size: int, **options: Any) -> None:
         super().__init__()
+        self.options = self.declaration.read(options)
         self.vocabulary_size = vocabulary_size
         self.context_size = context_size
         self.embedding_size = embedding_size
@@ -74,7 +76,7 @@ class Head(nn.Module):
                 return self._log_probs(h, generator)
             return self._losses(h, target.reshape(-1), generator)
 
-    def _in_float32(self) -> Head:
+    def _in_float32(self) -> "Head":
         """Return a copy of the head whose tensors are float32; gradients flow through them to the head's own."""
         tensors = (*self.parameters(), *self.buffers())
         return copy.deepcopy(self, {id(one): one.float() for one in tensors if one.is_floating_point()})
@@ -159,28 +161,23 @@ class Head(nn.Module):
 class PointwiseHead(Head):
     """The head log_softmax(g(W h + b)) of a pointwise function g (Ganea 2019, eq. 12).
 
-    Args:
-        pointwise: function without arguments that creates g. The constructor calls this function after it has
-            initialised the decoder, so that random numbers are drawn in a fixed order.
-        vocabulary_size: V.
-        context_size: D, which must equal E.
-        embedding_size: E.
+    A subclass defines ``function``, the class of g. Its constructor takes the options of the head.
 
     Raises:
         UserError: context_size differs from embedding_size.
     """
 
-    def __init__(
-        self, pointwise: Callable[[], Pointwise], *, vocabulary_size: int, context_size: int, embedding_size: int
-    ) -> None:
+    function: ClassVar[type[Pointwise]]
+
+    def __init__(self, *, context_size: int, embedding_size: int, **given: Any) -> None:
         if context_size != embedding_size:
             raise UserError(
                 f"this head reads contexts as wide as the embedding: got context size {context_size}, "
                 f"embedding size {embedding_size}; set both to the same number, or use a mixture head"
             )
-        super().__init__(vocabulary_size=vocabulary_size, context_size=context_size, embedding_size=embedding_size)
+        super().__init__(context_size=context_size, embedding_size=embedding_size, **given)
         self.reset_decoder()
-        self.pointwise = pointwise()
+        self.pointwise = self.function(**dataclasses.asdict(self.options))
 
     def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
         weight_VD, bias_V = self.decoder.weight, self.decoder.bias

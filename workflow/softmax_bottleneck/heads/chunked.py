@@ -8,8 +8,6 @@ Memory Cost"), which makes these heads slower. Their products are torch's own.
 Shapes: N = T x B tokens, n tokens of a chunk, D width of the hidden states, K components, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -30,15 +28,15 @@ class ChunkedHead(Head):
     size V. ``chunk_log_probs`` computes log-probabilities from these tensors, chunk by chunk.
     """
 
-    def __init__(self, **sizes: Any) -> None:
-        super().__init__(**sizes)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
         self.pointwise = Identity()
 
     def of_tokens(self, h_ND: Tensor) -> tuple[Tensor, ...]:
         """Return the tensors from which ``chunk_log_probs`` computes log-probabilities; every subclass overrides this.
 
         ``h_ND`` are the hidden states. The first dimension of each returned tensor has length N. For example,
-        the head ``MultiFacet`` returns two tensors: the log mixture weights [N, K], and the vectors that the decoder
+        the head ``MFS`` returns two tensors: the log mixture weights [N, K], and the vectors that the decoder
         turns into logits, several per token.
         """
         raise NotImplementedError

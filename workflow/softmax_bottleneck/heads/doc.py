@@ -13,72 +13,55 @@ Numerical stability: as in ``heads/mos.py``.
 Shapes: N = T x B tokens, T time steps, B sequences, D width of h, K components, E width of the word vectors.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from softmax_bottleneck.heads import softmax
-from softmax_bottleneck.heads.mos import MixtureOfSoftmaxes
-
-NAME = "doc"
-LABEL = "DOC"
-OPTIONS = {
-    "components": {
-        "type": "integer",
-        "default": 15,
-        "minimum": 1,
-        "maximum": 4096,
-        "description": "Softmaxes of the last layer.",
-    },
-    "lower_components": {
-        "type": "integer",
-        "default": 5,
-        "minimum": 1,
-        "maximum": 4096,
-        "description": "Softmaxes of the layer below it.",
-    },
-    "lower_size": {
-        "type": "integer",
-        "default": 0,
-        "minimum": 0,
-        "maximum": 65536,
-        "description": "Width of the layer below (the body's hidden_size); 0: there is none, all read the last.",
-    },
-    "dropout_latent": {
-        "type": "number",
-        "default": 0.6,
-        "minimum": 0,
-        "exclusiveMaximum": 1,
-        "description": "Dropout of the latent context vectors.",
-    },
-}
+from softmax_bottleneck.heads.declaration import Components, Declaration
+from softmax_bottleneck.heads.mos import MoS
+from softmax_bottleneck.store import schema
 
 
-class DirectOutputConnection(MixtureOfSoftmaxes):
-    """The direct-output-connection head; the module's docstring has its equation.
+@schema.section
+class Options:
+    """The options of the head, and as class variables what the paper fixes of a mixture of softmaxes.
 
-    Args:
-        context_size: width of the head's input h, ``lower_size`` included.
-        components: number of softmaxes that read the last layer. K is this number plus ``lower_components``.
+    Attributes:
+        components: number of softmaxes that read the last layer. K is this number plus `lower_components`.
         lower_components: number of softmaxes that read the layer below.
-        lower_size: width of the layer below. If it is 0, all K softmaxes read the last layer.
-        options: ``vocabulary_size``, ``embedding_size`` (E) and ``dropout_latent`` (dropout probability of latent_k)
-            are required. The other keyword arguments of ``MixtureOfSoftmaxes`` are optional. By default, prior and
-            components use softmaxes, all time steps of a sequence share the dropout mask, and no floor is added to
-            the probabilities.
+        lower_size: width of the layer below (the body's hidden_size); 0: there is none, and all read the last layer.
+        dropout_latent: dropout of the latent context vectors.
     """
 
-    def __init__(
-        self, *, context_size: int, components: int, lower_components: int, lower_size: int, **options: Any
-    ) -> None:
-        kinds = {"prior": softmax.NAME, "pointwise": softmax.NAME, "pointwise_options": {}}
-        mixture = {"locked_dropout": True, "probability_floor": 0.0, **kinds, **options}
-        super().__init__(context_size=context_size - lower_size, components=components, **mixture)
+    components: Components = 15
+    lower_components: Components = 5
+    lower_size: Annotated[schema.Integer, Field(ge=0, le=65_536)] = 0
+    dropout_latent: schema.Probability = 0.6
+    locked_dropout: ClassVar = True
+    prior: ClassVar = "softmax"
+    pointwise: ClassVar = "softmax"
+    pointwise_options: ClassVar = dict[str, Any]()
+    probability_floor: ClassVar = 0.0
+
+
+HEAD = Declaration(name="doc", label="DOC", family="mixture", options=Options)
+
+
+class DOC(MoS):
+    """The direct-output-connection head; the module's docstring has its equation.
+
+    The argument ``context_size`` is the width of the head's input h, ``lower_size`` included.
+    """
+
+    declaration = HEAD
+
+    def __init__(self, *, context_size: int, lower_size: int = 0, **given: Any) -> None:
+        super().__init__(context_size=context_size - lower_size, lower_size=lower_size, **given)
         self.context_size, self.lower_size = context_size, lower_size
-        self.components = self.rows_per_token = components + lower_components
+        lower_components = self.options.lower_components
+        self.components = self.rows_per_token = self.components + lower_components
         upper_size, lower_outputs = context_size - lower_size, lower_components * self.embedding_size
         self.prior = nn.Linear(upper_size, self.components, bias=False)
         self.lower_latent = nn.Linear(lower_size or upper_size, lower_outputs)

@@ -6,26 +6,31 @@ Numerical stability: the code computes the equal form g(l) = l - (k - 1) softplu
 float32 from l - c = 89, and far above c it subtracts two numbers of the size of k l to find one of the size of l.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from softmax_bottleneck.heads.base import PointwiseHead
+from softmax_bottleneck.heads.declaration import Declaration, Positive
 from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction, Sweep
 from softmax_bottleneck.heads.scratch import scratch
+from softmax_bottleneck.store import schema
 
-NAME = "gss"
-LABEL = "GSS"
-OPTIONS = {
-    "c": {"type": "number", "default": -1.5, "description": "Where the slope changes (published: -1.5)."},
-    "k": {
-        "type": "number",
-        "default": 2.5,
-        "exclusiveMinimum": 0,
-        "description": "Slope far below c (published: 2.5 on Penn Treebank, 3 on WikiText-2).",
-    },
-}
+
+@schema.section
+class Options:
+    """The options of the head.
+
+    Attributes:
+        c: logit at which the slope changes (published: -1.5).
+        k: slope far below c (published: 2.5 on Penn Treebank, 3 on WikiText-2).
+    """
+
+    c: schema.Number = -1.5
+    k: Positive = 2.5
+
+
+HEAD = Declaration(name="gss", label="GSS", family="pointwise", options=Options, colour="#c84f00")
 LINEAR_ABOVE = 40.0  # softplus(x) = x to the last bit of a float64 (torch's default of 20 is 2e-9 off)
 
 
@@ -81,3 +86,9 @@ class _Sweep(Sweep):
 
     def grad_logits_(self, grad_scores_RV: Tensor) -> Tensor:
         return grad_scores_RV.addcmul_(grad_scores_RV, self._sigmoid_RV, value=self._k - 1.0)
+
+
+class GSS(PointwiseHead):
+    """The head of this pointwise function."""
+
+    declaration, function = HEAD, GeneralisedSigSoftmax

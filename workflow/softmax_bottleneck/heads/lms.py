@@ -7,25 +7,30 @@ except near the ends of the interval.
 Numerical stability: g is bounded, hence finite for every finite logit.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from softmax_bottleneck.heads.base import PointwiseHead
+from softmax_bottleneck.heads.declaration import Declaration, Positive
 from softmax_bottleneck.heads.pointwise import Pointwise
+from softmax_bottleneck.store import schema
 
-NAME = "lms"
-LABEL = "LMS"
-OPTIONS = {
-    "units": {"type": "integer", "default": 16, "minimum": 1, "description": "Sigmoids summed, K."},
-    "bound": {
-        "type": "number",
-        "default": 10.0,
-        "exclusiveMinimum": 0,
-        "description": "The function starts as the identity (but for an offset) on [-bound, bound].",
-    },
-}
+
+@schema.section
+class Options:
+    """The options of the head.
+
+    Attributes:
+        units: number of sigmoids summed, K.
+        bound: the function starts as the identity (but for an offset) on [-bound, bound].
+    """
+
+    units: schema.Positive = 16
+    bound: Positive = 10.0
+
+
+HEAD = Declaration(name="lms", label="LMS", family="learned pointwise", options=Options)
 
 
 class MonotonicNetwork(Pointwise):
@@ -53,3 +58,9 @@ class MonotonicNetwork(Pointwise):
         for u, v, bias in zip(u_K, v_K, self.inner_bias, strict=True):
             total = total + v * torch.sigmoid(u * logits + bias)
         return total
+
+
+class LMS(PointwiseHead):
+    """The head of this pointwise function."""
+
+    declaration, function = HEAD, MonotonicNetwork

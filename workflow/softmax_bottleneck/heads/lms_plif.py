@@ -15,47 +15,41 @@ and so change g'.
 Shapes: K cells, X any number of logits, R rows, V vocabulary, B blocks of S cells.
 """
 
-from __future__ import annotations
-
 import math
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from softmax_bottleneck.heads.base import PointwiseHead
+from softmax_bottleneck.heads.declaration import Declaration, NotNegative, Positive
 from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction, Sweep, any_order
 from softmax_bottleneck.heads.scratch import scratch
+from softmax_bottleneck.store import schema
 
-NAME = "lms-plif"
-LABEL = "LMS-PLIF"
-OPTIONS = {
-    "knots": {
-        "type": "integer",
-        "default": 100_000,
-        "minimum": 1,
-        "maximum": 10_000_000,
-        "description": "Pieces of the function, K (Ganea 2019, Table 1: 1e5; 1e6 within MoS).",
-    },
-    "bound": {
-        "type": "number",
-        "default": 20.0,
-        "exclusiveMinimum": 0,
-        "description": "The pieces lie on [-bound, bound] (Parthiban 2021, supplement 2.2: T = 20).",
-    },
-    "w_variance": {
-        "type": "number",
-        "default": 1.0,
-        "minimum": 0,
-        "description": "Standard deviation, despite its published name, of the slopes' initial raw values.",
-    },
-    "frozen": {"type": "boolean", "default": False, "description": "Keep the slopes as drawn; they are not counted."},
-    "learning_rate": {
-        "type": "number",
-        "default": 0.02,
-        "exclusiveMinimum": 0,
-        "description": "Learning rate of the slopes (Parthiban 2021, supplement 2.2: 0.02).",
-    },
-}
+
+@schema.section
+class Options:
+    """The options of the head.
+
+    Attributes:
+        knots: pieces of the function, K (Ganea 2019, Table 1: 1e5; 1e6 within MoS).
+        bound: the pieces lie on [-bound, bound] (Parthiban 2021, supplement 2.2: T = 20).
+        w_variance: standard deviation, despite its published name, of the slopes' initial raw values.
+        frozen: true to keep the slopes as drawn; they are then not counted as parameters.
+        learning_rate: learning rate of the slopes (Parthiban 2021, supplement 2.2: 0.02).
+    """
+
+    knots: Annotated[schema.Integer, Field(ge=1, le=10_000_000)] = 100_000
+    bound: Positive = 20.0
+    w_variance: NotNegative = 1.0
+    frozen: schema.Flag = False
+    learning_rate: Positive = 0.02
+
+
+HEAD = Declaration(name="lms-plif", label="LMS-PLIF", family="learned pointwise", options=Options, colour="#009a70")
 RAW_OF_SLOPE_ONE = math.log(math.e - 1.0)
 SUM_BLOCK = 512
 FIXED_POINT_BITS = 36  # of the largest summand of a histogram; 2^27 such summands, more than a chunk has, fit an int64
@@ -210,3 +204,9 @@ def fixed_point_histogram(cell_X: Tensor, value_X: Tensor, num_cells: int) -> Te
     with any_order(sum_K):
         sum_K.index_add_(0, cell_X, (value_X * scale).round_().to(torch.int64))
     return sum_K.double() / scale
+
+
+class LMSPLIF(PointwiseHead):
+    """The head of this pointwise function."""
+
+    declaration, function = HEAD, PiecewiseLinear

@@ -10,22 +10,26 @@ normalisation of each token add 1 each. The decoder W may be tied to the input e
 Suffixes: N tokens, D hidden width, E word-vector width, V vocabulary. Shapes: B [r, D], A [E, r], W [V, E].
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.heads.declaration import Declaration
 from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
 from softmax_bottleneck.heads.softmax import Identity
+from softmax_bottleneck.store import schema
 
-NAME = "low-rank"
-LABEL = "Low-Rank"
-OPTIONS = {
-    "rank": {"type": "integer", "default": 16, "minimum": 1, "maximum": 65536, "description": "Inner width, r."},
-}
+
+@schema.section
+class Options:
+    """The option of the head: the inner width r."""
+
+    rank: schema.Width = 16
+
+
+HEAD = Declaration(name="low-rank", label="Low-Rank", family="other", options=Options, is_log_linear=True)
 
 
 class LowRank(Head):
@@ -34,8 +38,11 @@ class LowRank(Head):
     A and B start with the default initial values of ``nn.Linear``.
     """
 
-    def __init__(self, *, rank: int, **sizes: Any) -> None:
-        super().__init__(**sizes)
+    declaration = HEAD
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        rank = self.options.rank
         self.narrow = nn.Linear(self.context_size, rank, bias=False)
         self.widen = nn.Linear(rank, self.embedding_size, bias=False)
         self.reset_decoder()

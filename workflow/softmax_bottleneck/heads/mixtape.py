@@ -18,59 +18,55 @@ Shapes: N = T x B tokens, n of them in a chunk, D context width, E embedding wid
 R different vectors a_v, V vocabulary.
 """
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
 from softmax_bottleneck.heads.base import DECODER_RANGE
 from softmax_bottleneck.heads.chunked import ChunkedHead
+from softmax_bottleneck.heads.declaration import Declaration
+from softmax_bottleneck.store import schema
 
-NAME = "mixtape"
-LABEL = "Mixtape"
-OPTIONS = {
-    "components": {"type": "integer", "default": 4, "enum": [2, 4, 8, 16], "description": "Logits mixed, K."},
-    "gate_size": {
-        "type": "integer",
-        "default": 100,
-        "minimum": 1,
-        "maximum": 65536,
-        "description": "Width of the words' gate vectors, G.",
-    },
-    "own_gates": {
-        "type": "integer",
-        "default": 0,
-        "minimum": 0,
-        "maximum": 10_000_000,
-        "description": "So many words, the first of the vocabulary, have gates of their own; 0: all.",
-    },
-}
+
+@schema.section
+class Options:
+    """The options of the head.
+
+    Attributes:
+        components: number of logits per word that are mixed, K.
+        gate_size: width G of the words' gate vectors a_v.
+        own_gates: number of words, the first of the vocabulary, that have a gate vector and bias of their own; 0: all.
+    """
+
+    components: Literal[2, 4, 8, 16] = 4
+    gate_size: schema.Width = 100
+    own_gates: Annotated[schema.Integer, Field(ge=0, le=10_000_000)] = 0
+
+
+HEAD = Declaration(name="mixtape", label="Mixtape", family="mixture", options=Options)
 
 
 class Mixtape(ChunkedHead):
-    """The Mixtape head; the module's docstring has its equation.
+    """The Mixtape head; the module's docstring has its equation."""
 
-    Args:
-        components: number K of logits per word, a power of two.
-        gate_size: width G of the words' gate vectors a_v.
-        own_gates: number m: the first m words of the vocabulary have their own a and c; 0 means all words.
-        sizes: ``vocabulary_size`` (V), ``context_size`` (D) and ``embedding_size`` (E).
-    """
+    declaration = HEAD
 
-    def __init__(self, *, components: int, gate_size: int, own_gates: int, **sizes: Any) -> None:
-        super().__init__(**sizes)
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        components, gate_size = self.options.components, self.options.gate_size
+        own_gates = self.options.own_gates or self.vocabulary_size
         self.components, self.gates = components, components - 1
         self.rows_per_token = 4 * components  # logits, gates and what autograd stores for them
         self.latent = nn.Linear(self.context_size, components * self.embedding_size, bias=False)
         self.gate_latent = nn.Linear(self.context_size, self.gates * gate_size, bias=False)
         self.gate_offset = nn.Linear(self.context_size, self.gates, bias=False)
-        row_V = torch.arange(self.vocabulary_size).clamp(max=own_gates or self.vocabulary_size)
+        row_V = torch.arange(self.vocabulary_size).clamp(max=own_gates)
         self.gate_row_V: Tensor
         self.register_buffer("gate_row_V", row_V, persistent=False)
-        rows = min(own_gates or self.vocabulary_size, self.vocabulary_size - 1) + 1
+        rows = min(own_gates, self.vocabulary_size - 1) + 1
         self.gate_vector = nn.Parameter(torch.empty(rows, gate_size).uniform_(-DECODER_RANGE, DECODER_RANGE))
         self.gate_bias = nn.Parameter(torch.zeros(rows, self.gates))
         self.reset_decoder()

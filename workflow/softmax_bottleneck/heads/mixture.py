@@ -7,8 +7,6 @@ The function q is the identity or, with the option ``prior: sigsoftmax``, the po
 Shapes: N = T x B tokens (T time steps of B sequences), D context width, K components, E embedding width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -21,38 +19,21 @@ from softmax_bottleneck.heads.base import Head
 class MixtureHead(Head):
     """The base class of the mixture heads; one decoder turns all latent vectors into logits.
 
-    Args:
-        vocabulary_size, context_size, embedding_size: V, D and E.
-        components: number K of latent vectors per token.
-        dropout_latent: dropout probability of the latent vectors.
-        locked_dropout: True if all time steps of a sequence share the dropout mask; for ``h`` [N, D], all N tokens do.
-        prior: name of the head whose pointwise function is q, "softmax" (the identity) or "sigsoftmax".
-        pointwise: name of the head whose pointwise function is applied to the logits, such as "softmax" (the identity).
-        pointwise_options: options of the head that `pointwise` names, such as {"c": -1.5, "k": 2.5} for "gss".
+    A subclass has the options of ``MixtureOptions``. With ``locked_dropout``, all time steps of a sequence share the
+    dropout mask; for ``h`` [N, D], all N tokens do.
     """
 
-    def __init__(
-        self,
-        *,
-        vocabulary_size: int,
-        context_size: int,
-        embedding_size: int,
-        components: int,
-        dropout_latent: float,
-        locked_dropout: bool,
-        prior: str,
-        pointwise: str,
-        pointwise_options: dict[str, Any],
-    ) -> None:
-        super().__init__(vocabulary_size=vocabulary_size, context_size=context_size, embedding_size=embedding_size)
-        self.components = components
-        self.dropout_latent = dropout_latent
-        self.locked_dropout = locked_dropout
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        options, context_size = self.options, self.context_size
+        self.components = components = options.components
+        self.dropout_latent = options.dropout_latent
+        self.locked_dropout = options.locked_dropout
         self.prior = nn.Linear(context_size, components, bias=False)
-        self.latent = nn.Linear(context_size, components * embedding_size)
+        self.latent = nn.Linear(context_size, components * self.embedding_size)
         self.reset_decoder()
-        self.pointwise = heads.build_pointwise(pointwise, pointwise_options)
-        self.prior_pointwise = heads.build_pointwise(prior, {})
+        self.pointwise = heads.build_pointwise(options.pointwise, options.pointwise_options)
+        self.prior_pointwise = heads.build_pointwise(options.prior, {})
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode.

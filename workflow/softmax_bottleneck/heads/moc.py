@@ -9,53 +9,22 @@ Numerical stability: log_softmax replaces the published ln(softmax), which is -i
 Shapes: N = T x B tokens (T time steps of B sequences), D context width, E embedding width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
+from softmax_bottleneck.heads.declaration import Declaration, MixtureOptions
 from softmax_bottleneck.heads.mixture import MixtureHead
 from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
 
-NAME = "moc"
-LABEL = "MoC"
-OPTIONS = {
-    "components": {
-        "type": "integer",
-        "default": 15,
-        "minimum": 1,
-        "maximum": 4096,
-        "description": "Context vectors mixed, K.",
-    },
-    "dropout_latent": {
-        "type": "number",
-        "default": 0.29,
-        "minimum": 0,
-        "exclusiveMaximum": 1,
-        "description": "Dropout of the latent context vectors (old name: dropoutl).",
-    },
-    "locked_dropout": {
-        "type": "boolean",
-        "default": True,
-        "description": "Draw the latent dropout once per sequence, not at every time step.",
-    },
-    "prior": {
-        "type": "string",
-        "default": "softmax",
-        "enum": ["softmax", "sigsoftmax"],
-        "description": "How the mixture weights are normalised.",
-    },
-    "pointwise": {
-        "type": "string",
-        "default": "softmax",
-        "description": "Name of the head whose pointwise function is applied to the logits.",
-    },
-    "pointwise_options": {"type": "object", "default": {}, "description": "Options of that head."},
-}
+HEAD = Declaration(
+    name="moc", label="MoC", family="mixture", options=MixtureOptions, colour="#56b4e9", is_log_linear=True
+)
 
 
-class MixtureOfContexts(MixtureHead):
+class MoC(MixtureHead):
     """The mixture-of-contexts head; the module's docstring has its equation."""
+
+    declaration = HEAD
 
     def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
         mixed_NE, weight_VE, bias_V = self._mixed(h, generator), self.decoder.weight, self.decoder.bias

@@ -9,66 +9,39 @@ Numerical stability: the K terms are added in log space (logaddexp), so that not
 Shapes: N = T x B tokens, D context width, K components, E embedding width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from softmax_bottleneck.heads.declaration import Declaration, MixtureOptions, NotNegative
 from softmax_bottleneck.heads.mixture import MixtureHead
 from softmax_bottleneck.heads.row_nll import RowNLL, mixture_nll
-
-NAME = "mos"
-LABEL = "MoS"
-OPTIONS = {
-    "components": {
-        "type": "integer",
-        "default": 15,
-        "minimum": 1,
-        "maximum": 4096,
-        "description": "Softmaxes mixed, K.",
-    },
-    "dropout_latent": {
-        "type": "number",
-        "default": 0.29,
-        "minimum": 0,
-        "exclusiveMaximum": 1,
-        "description": "Dropout of the latent context vectors (old name: dropoutl).",
-    },
-    "locked_dropout": {
-        "type": "boolean",
-        "default": True,
-        "description": "Draw the latent dropout once per sequence, not at every time step.",
-    },
-    "prior": {
-        "type": "string",
-        "default": "softmax",
-        "enum": ["softmax", "sigsoftmax"],
-        "description": "How the mixture weights are normalised.",
-    },
-    "pointwise": {
-        "type": "string",
-        "default": "softmax",
-        "description": "Name of the head whose pointwise function each component applies to its logits.",
-    },
-    "pointwise_options": {"type": "object", "default": {}, "description": "Options of that head."},
-    "probability_floor": {
-        "type": "number",
-        "default": 0.0,
-        "minimum": 0,
-        "description": "Added to every probability inside the logarithm (Yang: 1e-8; 0 = none). It changes the rank.",
-    },
-}
+from softmax_bottleneck.store import schema
 
 
-class MixtureOfSoftmaxes(MixtureHead):
+@schema.section
+class Options(MixtureOptions):
+    """The options of the head: those of all mixtures, and a number added to every probability inside the logarithm.
+
+    The added number is 1e-8 in Yang's code; it changes the rank.
+    """
+
+    probability_floor: NotNegative = 0.0
+
+
+HEAD = Declaration(name="mos", label="MoS", family="mixture", options=Options, colour="#1f6fc9")
+
+
+class MoS(MixtureHead):
     """The mixture-of-softmaxes head; the module's docstring has its equation."""
 
-    def __init__(self, *, probability_floor: float, **options: Any) -> None:
-        super().__init__(**options)
-        self.probability_floor = probability_floor
+    declaration = HEAD
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.probability_floor = self.options.probability_floor
         self.rows_per_token = self.components
 
     def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:

@@ -16,8 +16,6 @@ Shapes: N tokens, n tokens of a chunk, D context width, E embedding width, V voc
 F = J + K - 1 facets.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -25,32 +23,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from softmax_bottleneck.heads.chunked import ChunkedHead
-
-NAME = "multi-facet"
-LABEL = "MFS"
-OPTIONS = {
-    "components": {
-        "type": "integer",
-        "default": 3,
-        "minimum": 1,
-        "maximum": 4096,
-        "description": "Softmaxes mixed, K.",
-    },
-    "partitions": {
-        "type": "integer",
-        "default": 4,
-        "minimum": 1,
-        "maximum": 4096,
-        "description": "Partitions of the words in the first softmax, J.",
-    },
-}
+from softmax_bottleneck.heads.declaration import Components, Declaration
+from softmax_bottleneck.store import schema
 
 
-class MultiFacet(ChunkedHead):
+@schema.section
+class Options:
+    """The options of the head.
+
+    Attributes:
+        components: number of softmaxes mixed, K.
+        partitions: partitions of the words in the first softmax, J.
+    """
+
+    components: Components = 3
+    partitions: Components = 4
+
+
+HEAD = Declaration(name="multi-facet", label="MFS", family="mixture", options=Options)
+
+
+class MFS(ChunkedHead):
     """The multi-facet softmax head; the module's docstring has its equation."""
 
-    def __init__(self, *, components: int, partitions: int, **sizes: Any) -> None:
-        super().__init__(**sizes)
+    declaration = HEAD
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        components, partitions = self.options.components, self.options.partitions
         self.partitions, self.facets = partitions, partitions + components - 1
         self.rows_per_token = 3 * components
         self.prior = nn.Linear(self.context_size, components)

@@ -1,59 +1,154 @@
-"""The declarations of the heads (name, label, options), parsed from their source files without importing torch.
+"""The heads that studies can name, and what their files declare, without importing torch.
 
-A file of this folder that declares NAME, LABEL and OPTIONS is a head.
+A head is a Python file with a `Declaration` named HEAD and the class of the head. Heads come from three places: the
+files of this folder; installed packages, by entry points of the group `softmax_bottleneck.heads` that name modules; and
+files that a study lists under `heads`.
 """
 
-from __future__ import annotations
-
 import ast
-import difflib
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from softmax_bottleneck.heads.declaration import Declaration
+from softmax_bottleneck.store import schema
 from softmax_bottleneck.store.errors import UserError
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "number": (int, float),
-    "integer": (int,),
-    "boolean": (bool,),
-    "string": (str,),
-    "object": (dict,),
-}
-_LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "minimum": ("at least", lambda value, limit: value >= limit),
-    "maximum": ("at most", lambda value, limit: value <= limit),
-    "exclusiveMinimum": ("more than", lambda value, limit: value > limit),
-    "exclusiveMaximum": ("less than", lambda value, limit: value < limit),
-    "enum": ("one of", lambda value, allowed: value in allowed),
-}
+FOLDER = Path(__file__).parent
+PACKAGE = __name__.rpartition(".")[0]
+GROUP = "softmax_bottleneck.heads"  # of entry points
+EXPECTED = "Expected a head's file (CONTRIBUTING.md)"
 
 
-@dataclass(frozen=True)
-class Declaration:
-    """The declaration of a head in its file.
+@dataclass(frozen=True, kw_only=True)
+class HeadFile:
+    """A file with a head.
 
     Attributes:
-        name: the head's name in configurations.
-        label: the head's name in tables.
-        options: {name of an option: its JSON schema}, such as {"components": {"type": "integer", "default": 15}}.
-        path: the file that defines the head.
+        head: the declaration of the head.
+        path: the file.
+        module: dotted name of its module; empty for a file that a study lists.
+        code: modules of this package (names) and files (paths) that hold the head's code.
     """
 
-    name: str
-    label: str
-    options: Mapping[str, Mapping[str, Any]]
+    head: Declaration
     path: Path
+    module: str
+    code: tuple[str | Path, ...]
+
+    @property
+    def is_outside(self) -> bool:
+        """True if the file is not one of this package."""
+        return self.path.parent != FOLDER
 
 
 @cache
+def _files() -> dict[str, HeadFile]:
+    """Return {name of a head: its file}; the function `add` extends the dict."""
+    files: dict[str, HeadFile] = {}
+    for path in sorted(FOLDER.glob("*.py")):
+        if head := _declaration(path):
+            name = path.stem
+            _insert(files, HeadFile(head=head, path=path, module=f"{PACKAGE}.{name}", code=(f"heads.{name}",)))
+    for point in sorted(entry_points(group=GROUP)):
+        _insert(files, _installed(point))
+    return files
+
+
+def _insert(files: dict[str, HeadFile], file: HeadFile) -> None:
+    other = files.setdefault(file.head.name, file)
+    if other.path != file.path:
+        raise UserError(f"{file.path}: HEAD: the name {file.head.name!r} is that of {other.path}. Choose another name")
+
+
+def _installed(point: EntryPoint) -> HeadFile:
+    """Return the file of an installed head; all files of its top-level package count as its code."""
+    top, *inner = point.module.split(".")
+    spec = find_spec(top)  # unlike find_spec(point.module), it imports nothing
+    root = Path(spec.origin) if spec and spec.origin else Path(top)
+    folder = root.parent.joinpath(*inner)
+    path = next((file for file in (folder.with_suffix(".py"), folder / "__init__.py") if file.is_file()), folder)
+    path = path if inner else root
+    code = sorted(root.parent.rglob("*.py")) if root.name == "__init__.py" else [path]
+    return HeadFile(head=_required(path), path=path, module=point.module, code=tuple(code))
+
+
+def add(path: Path) -> None:
+    """Make the head of a file known, such as one that a study lists under `heads`.
+
+    Raises:
+        UserError: the file cannot be read, declares no head, or its head has the name of another one.
+    """
+    path = path.resolve()
+    _insert(_files(), HeadFile(head=_required(path), path=path, module="", code=(path,)))
+
+
+def _required(path: Path) -> Declaration:
+    if head := _declaration(path):
+        return head
+    raise UserError(f"{path}: no HEAD is assigned. {EXPECTED}")
+
+
+def _declaration(path: Path) -> Declaration | None:
+    """Return the declaration that a file assigns to HEAD, or None if it has no HEAD.
+
+    Of the file's code, only HEAD and the imports, constants and classes that HEAD uses are executed.
+    """
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}). {EXPECTED}") from None
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"{path}{line}: is not Python code ({getattr(error, 'msg', error)}). {EXPECTED}") from None
+    statements = {name: statement for statement in tree.body for name in _names(statement)}
+    needed, waiting = set[ast.stmt](), ["HEAD"]
+    while waiting:
+        statement = statements.get(waiting.pop())
+        if statement and statement not in needed:
+            needed.add(statement)
+            waiting += [node.id for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    if not needed:
+        return None
+    body: Any = [statement for statement in tree.body if statement in needed]
+    namespace: dict[str, Any] = {"__name__": path.stem}
+    try:
+        exec(compile(ast.Module(body, []), str(path), "exec", dont_inherit=True), namespace)
+    except ValidationError as error:
+        raise UserError(schema.message(error, f"{path}: HEAD")) from None
+    except Exception as error:
+        raise UserError(f"{path}: HEAD: {type(error).__name__}: {error}. {EXPECTED}") from None
+    if not isinstance(namespace["HEAD"], Declaration):
+        raise UserError(f"{path}: HEAD: {namespace['HEAD']!r:.60} is not a Declaration. {EXPECTED}")
+    return namespace["HEAD"]
+
+
+def _names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement at the top level of a file binds by import, assignment or class."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+    elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
+        yield statement.name
+    elif isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+# --- questions ------------------------------------------------------------------------------------------------------
 def declarations() -> Mapping[str, Declaration]:
     """Return {name: declaration} of all heads, in alphabetical order."""
-    found = [_declaration(path) for path in Path(__file__).parent.glob("*.py")]
-    return {head.name: head for head in sorted((h for h in found if h is not None), key=lambda head: head.name)}
+    return {name: file.head for name, file in sorted(_files().items())}
+
+
+def outside() -> list[Declaration]:
+    """Return the declarations of the heads that are not files of this package, by name."""
+    return [file.head for _, file in sorted(_files().items()) if file.is_outside]
 
 
 def names() -> tuple[str, ...]:
@@ -61,64 +156,34 @@ def names() -> tuple[str, ...]:
     return tuple(declarations())
 
 
-def module_path(name: str) -> Path:
-    """Return the path of the file that defines a head.
+def find(name: str) -> HeadFile:
+    """Return the file of a head.
 
     Raises:
         UserError: no head has this name.
     """
-    return declaration(name).path
+    if file := _files().get(name):
+        return file
+    raise UserError(f"unknown head {name!r:.60}{schema.did_you_mean(name, names())}")
 
 
 def declaration(name: str) -> Declaration:
-    """Return the declaration of one head.
+    """Return the declaration of a head.
 
     Raises:
         UserError: no head has this name.
     """
-    try:
-        return declarations()[name]
-    except KeyError:
-        raise UserError(f'unknown head "{name}"{_did_you_mean(name, names())}; heads: {", ".join(names())}') from None
+    return find(name).head
 
 
 def options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options of a head: the given values, and the defaults of the options that are not given.
 
     Raises:
-        UserError: the head or an option is unknown, or a value does not fit the option's schema.
+        UserError: the head or an option is unknown, or a value is not allowed; also of the head that the option
+            `pointwise` names.
     """
-    schemas = declaration(name).options
-    for key, value in given.items():
-        if key not in schemas:
-            allowed = ", ".join(schemas) or "none"
-            raise UserError(f'head "{name}" has no option "{key}"{_did_you_mean(key, schemas)}; its options: {allowed}')
-        _check(name, key, value, schemas[key])
-    return {key: given.get(key, schema["default"]) for key, schema in schemas.items()}
-
-
-def _declaration(path: Path) -> Declaration | None:
-    literals: dict[str, Any] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-            if isinstance(target, ast.Name) and target.id in {"NAME", "LABEL", "OPTIONS"}:
-                literals[target.id] = ast.literal_eval(node.value)
-    if "NAME" not in literals:
-        return None
-    return Declaration(literals["NAME"], literals["LABEL"], literals["OPTIONS"], path)
-
-
-def _check(name: str, key: str, value: Any, schema: Mapping[str, Any]) -> None:
-    kind = schema["type"]
-    right_type = isinstance(value, _TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
-    if not right_type or (isinstance(value, float) and not math.isfinite(value)):
-        raise UserError(f'head "{name}": option "{key}" must be a {kind}, got {value!r}')
-    for keyword, (words, holds) in _LIMITS.items():
-        if keyword in schema and not holds(value, schema[keyword]):
-            raise UserError(f'head "{name}": option "{key}" must be {words} {schema[keyword]}, got {value!r}')
-
-
-def _did_you_mean(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f' (did you mean "{close[0]}"?)' if close else ""
+    complete: dict[str, Any] = asdict(declaration(name).read(given))
+    if "pointwise" in complete:
+        options(complete["pointwise"], complete.get("pointwise_options", {}))
+    return complete

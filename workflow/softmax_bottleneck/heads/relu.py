@@ -5,15 +5,13 @@ of negative logits would give 0/0. The published constant is unknown; 1e-8 is ou
 reaches 1e8 for logits just above zero.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
+from softmax_bottleneck.heads.base import PointwiseHead
+from softmax_bottleneck.heads.declaration import Declaration
 from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction
 
-NAME = "relu"
-LABEL = "ReLU"
-OPTIONS: dict[str, object] = {}
+HEAD = Declaration(name="relu", label="ReLU", family="pointwise")
 FLOOR = 1e-8
 
 
@@ -27,3 +25,9 @@ class LogRelu(Pointwise):
     def row_function(self) -> RowFunction:
         """Return the description of g for the GPU kernels of ``triton_rows.py``: its name there, "relu"."""
         return RowFunction("relu")
+
+
+class ReLU(PointwiseHead):
+    """The head of this pointwise function."""
+
+    declaration, function = HEAD, LogRelu

@@ -3,16 +3,14 @@
 Numerical stability: ln sigmoid(l) = -softplus(-l) is finite where the literal sigmoid underflows to 0.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import functional
 
+from softmax_bottleneck.heads.base import PointwiseHead
+from softmax_bottleneck.heads.declaration import Declaration
 from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction
 
-NAME = "sigmoid"
-LABEL = "Sigmoid"
-OPTIONS: dict[str, object] = {}
+HEAD = Declaration(name="sigmoid", label="Sigmoid", family="pointwise")
 
 
 class LogSigmoid(Pointwise):
@@ -25,3 +23,9 @@ class LogSigmoid(Pointwise):
     def row_function(self) -> RowFunction:
         """Return the description of g for the GPU kernels of ``triton_rows.py``: its name there, "sigmoid"."""
         return RowFunction("sigmoid")
+
+
+class Sigmoid(PointwiseHead):
+    """The head of this pointwise function."""
+
+    declaration, function = HEAD, LogSigmoid

@@ -6,27 +6,30 @@ paper's experiments do without). The code computes g with a softplus, because th
 float32 from l = 89.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from softmax_bottleneck.heads.base import PointwiseHead
+from softmax_bottleneck.heads.declaration import Declaration
 from softmax_bottleneck.heads.gss import GeneralisedSigSoftmax
 from softmax_bottleneck.heads.pointwise import AutogradSweep, RowFunction, Sweep
-
-NAME = "sigsoftmax"
-LABEL = "SigSoftmax"
-OPTIONS = {
-    "learned_shift": {
-        "type": "boolean",
-        "default": False,
-        "description": "Learn the scalar b of sigmoid(l + b), from 0 on (Kanai 2018, section 3.3); false: b = 0.",
-    },
-}
+from softmax_bottleneck.store import schema
 
 
-class SigSoftmax(GeneralisedSigSoftmax):
+@schema.section
+class Options:
+    """The option of the head: true to learn the scalar b of sigmoid(l + b), from 0 on; false for b = 0."""
+
+    learned_shift: schema.Flag = False
+
+
+HEAD = Declaration(
+    name="sigsoftmax", label="SigSoftmax", family="pointwise", options=Options, colour="#e69f00", published_as="ss"
+)
+
+
+class SigSoftmaxFunction(GeneralisedSigSoftmax):
     """The pointwise function g of SigSoftmax: the g of ``gss.py`` with c = -b and k = 2."""
 
     def __init__(self, learned_shift: bool) -> None:
@@ -46,3 +49,9 @@ class SigSoftmax(GeneralisedSigSoftmax):
     def row_function(self) -> RowFunction | None:
         """Return the description of g for the GPU kernels of ``triton_rows.py``; None with a learned shift."""
         return super().row_function() if self.shift is None else None
+
+
+class SigSoftmax(PointwiseHead):
+    """The head of this pointwise function."""
+
+    declaration, function = HEAD, SigSoftmaxFunction

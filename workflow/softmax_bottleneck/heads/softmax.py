@@ -3,15 +3,13 @@
 Numerical stability: torch's log_softmax and softmax subtract the largest logit.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
+from softmax_bottleneck.heads.base import PointwiseHead
+from softmax_bottleneck.heads.declaration import Declaration
 from softmax_bottleneck.heads.pointwise import Pointwise, RowFunction, Sweep
 
-NAME = "softmax"
-LABEL = "Softmax"
-OPTIONS: dict[str, object] = {}
+HEAD = Declaration(name="softmax", label="Softmax", family="pointwise", colour="#5f656c", is_log_linear=True)
 
 
 class Identity(Pointwise):
@@ -31,3 +29,9 @@ class Identity(Pointwise):
     def row_function(self) -> RowFunction:
         """Return the description of g for the GPU kernels of ``triton_rows.py``: its name there, "identity"."""
         return RowFunction("identity")
+
+
+class Softmax(PointwiseHead):
+    """The head of this pointwise function."""
+
+    declaration, function = HEAD, Identity

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from softmax_bottleneck.jobs import processes, workflow
 from softmax_bottleneck.store import errors, progress
-from softmax_bottleneck.study.schema import seconds
+from softmax_bottleneck.store.schema import seconds
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
 TRY_AGAIN = errors.BusyError.exit_code

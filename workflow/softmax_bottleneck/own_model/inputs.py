@@ -23,9 +23,9 @@ from pydantic import Field
 
 from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.archives import damage_refused
+from softmax_bottleneck.store import schema
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.paths import natural_order
-from softmax_bottleneck.study import schema
 
 Floats = NDArray[np.floating[Any]]
 

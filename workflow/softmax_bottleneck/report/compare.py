@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.report import archive, contrasts, findings, numbers
@@ -172,16 +173,16 @@ def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool)
 def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     """Return the table of heads against the softmax, or None if no setting has a softmax and another head.
 
-    The table has a row per head of report/findings.yaml and a column per setting, natural text and LSTMs first. All its
-    contrasts are exploratory. Those of LSTMs on natural text with an interval are one family for Holm's correction; if
-    there is no natural text, those on synthetic languages are.
+    The table has a row per head of report/findings.yaml or from outside the package. It has a column per setting,
+    natural text and LSTMs first. All its contrasts are exploratory. Those of LSTMs on natural text with an
+    interval are one family for Holm's correction; if there is no natural text, those on synthetic languages are.
 
     Returns:
         A dict with the keys `columns` (the labels of the settings), `rows`, `measured_in` (the label of the setting in
         which sizes and ranks are measured: the first of those with most heads), `tests` (the size of the family) and
         `fair` (the number of these that can speak, see the function `advice`). A row has these keys:
 
-        * `label`: the label of the head.
+        * `label`, `family`: the label of the head and its family (`heads/declaration.py`).
         * `cells`: for each column None, or a dict of texts (see `_cell`).
         * `costs`: {`size`, `time`, `press`, `effective`: ratio to the softmax, or rank, as text} in `measured_in`, but
           `time` is the range over the family; empty if the head has no runs there.
@@ -189,7 +190,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `advice`, `lower`, `higher`, `gain`, `basis`, `by_family`: see the function `advice`.
     """
     found = contrasts.samples(studies)
-    baseline, heads = findings.TEXTS["baseline"], findings.TEXTS["heads"]
+    baseline, heads = findings.TEXTS["baseline"], findings.heads()
     by_head = {label: contrasts.against_baseline(found, label, head, baseline) for label, head in heads.items()}
     every = [one for own in by_head.values() for one in own]
     settings = [setting for setting in contrasts.settings_of(found) if any(one.setting == setting for one in every)]
@@ -203,6 +204,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     softmax = {one.setting: one.baseline for one in every}
     first = {
         "label": "Softmax",
+        "family": "baseline",
         "cells": [_softmax_cell(softmax[setting]) for setting in settings],
         "costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most]),
         "memory": "1.0",
@@ -215,6 +217,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         costs = {"size": numbers.number(here[most].size)} | _ranks(here[most].model) if most in here else {}
         facts = {
             "label": label,
+            "family": declaration(heads[label]["name"]).family,
             "cells": [_cell(here[setting]) if setting in here else None for setting in settings],
             "costs": costs and costs | {"time": contrasts.time_range(counted)},
             "memory": numbers.number(memory().get(heads[label]["name"]), 1),

@@ -199,7 +199,7 @@ def _model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
     del schedule[RATE]
     setting = Setting(run.dataset, canonical_json(body), canonical_json(schedule), title, is_synthetic)
     declared = declarations().get(run.head.name)
-    defaults = {name: option["default"] for name, option in declared.options.items()} if declared else {}
+    defaults = declared.defaults if declared else {}
     return Model(setting, run.head.name, canonical_json(defaults | dict(run.head.options)), shape)
 
 

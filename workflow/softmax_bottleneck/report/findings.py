@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from softmax_bottleneck.heads.registry import declarations
+from softmax_bottleneck.heads.registry import declarations, outside
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report import contrasts, numbers
 from softmax_bottleneck.report.archive import FINISHED, FinishedStudy
@@ -30,7 +30,6 @@ from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
 LAYERS = ("tanh layer against Softmax", "MoC against tanh layer")  # named contrasts
-POINTWISE = ("sigsoftmax", "gss")  # heads with a fixed function of every logit
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
 WEAK = CLAIMS["window-correlation"]["thresholds"]["weak"]  # a correlation is weak below it
 CHANGE = "change in test perplexity, % (orange: exploratory)"  # an axis, whose range all figures share
@@ -57,7 +56,19 @@ class Evidence:
 
     def against(self, label: str) -> list[Contrast]:
         """Return the exploratory contrasts of a head of report/findings.yaml with the softmax, one per setting."""
-        return contrasts.against_baseline(self.found, label, TEXTS["heads"][label], TEXTS["baseline"])
+        return contrasts.against_baseline(self.found, label, heads()[label], TEXTS["baseline"])
+
+
+def heads() -> dict[str, Mapping[str, Any]]:
+    """Return {label: head} of the heads to compare: those of report/findings.yaml, and all from outside the package."""
+    listed: dict[str, Mapping[str, Any]] = TEXTS["heads"]
+    return listed | {head.label: {"name": head.name} for head in outside()}
+
+
+def is_fixed_function(head: str) -> bool:
+    """Return True if a head applies a fixed function to every logit, and the function is not the identity."""
+    declared = declarations().get(head)
+    return declared is not None and declared.family == "pointwise" and not declared.is_log_linear
 
 
 @dataclass(frozen=True)
@@ -184,13 +195,13 @@ def mixing_probabilities(evidence: Evidence) -> Finding | None:
 
 
 def rank_without_mixing(evidence: Evidence) -> Finding | None:
-    """Return the finding on the named contrasts of SigSoftmax and GSS with the softmax; None without any.
+    """Return the finding on the named contrasts of fixed pointwise heads with the softmax; None without any.
 
     It fails if a head has a significantly lower perplexity on natural text, each at its own best learning rate.
     Otherwise it is open if a head has a lower one at the shared rates or on a designed language, or if fewer rates were
     tried for a head than for the softmax. `details` then has the contrasts at the shared rates, too.
     """
-    every = [one for one in evidence.named if one.contrast.model.model.head in POINTWISE]
+    every = [one for one in evidence.named if is_fixed_function(one.contrast.model.model.head)]
     own = [one for one in every if one.contrast.ends and not one.contrast.setting.is_synthetic]
     if not own:
         return None
@@ -199,7 +210,8 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
     named = [one.contrast for one in own]
     shared = contrasts.families((one.study, contrasts.at_shared_rates(one.contrast)) for one in own)
     keys = {(one.contrast.setting, one.contrast.model.model.options) for one in every}
-    against = [one for label in ("SigSoftmax", "GSS") for one in evidence.against(label) if one.ends]
+    fixed = [label for label, head in heads().items() if is_fixed_function(head["name"])]
+    against = [one for label in fixed for one in evidence.against(label) if one.ends]
     others = [one for one in against if (one.setting, one.model.model.options) not in keys]
     gains, gains_shared = ([one.contrast for one in group if one.is_lower] for group in (own, shared))
     is_fair = all(one.has_equal_search for one in named)
@@ -309,7 +321,7 @@ def correlation(own: pd.DataFrame, is_ranked: bool = False) -> Interval:
 def _fitted(what: str) -> str:
     """Return the label of the head that the name of a number ends with, as in `fraction of the KL gap closed, ss`."""
     name = what.rpartition(", ")[2]
-    labels = {head: declared.label for head, declared in declarations().items()} | {"ss": "SigSoftmax"}
+    labels = {name: head.label for head in declarations().values() for name in (head.name, head.published_as)}
     plain = name.removesuffix("-equal")
     return labels.get(plain, plain) + (", narrower" if name != plain else "")
 

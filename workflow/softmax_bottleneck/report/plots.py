@@ -22,6 +22,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records.metrics import SUPERSCRIPT
 from softmax_bottleneck.report.source import Source, label
 from softmax_bottleneck.study import ROOT, Study
@@ -29,14 +30,10 @@ from softmax_bottleneck.study import ROOT, Study
 mpl.use("Agg")  # seaborn imports pyplot, which would look for a screen
 
 # Readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
-PALETTE: Mapping[str, str] = {
-    "softmax": "#5f656c",
-    "ss": "#e69f00",
-    "gss": "#c84f00",
-    "lms-plif": "#009a70",
+# Heads declare their colours; the two others are models of published tables that are a head with other options.
+HEADS = sorted((head for head in declarations().values() if head.colour), key=lambda head: head.name != "softmax")
+PALETTE: Mapping[str, str] = {head.published_as or head.name: str(head.colour) for head in HEADS} | {
     "lms-plif-frozen": "#82cfb3",
-    "moc": "#56b4e9",
-    "mos": "#1f6fc9",
     "moss": "#d65fa8",
 }
 SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
@@ -96,15 +93,24 @@ class Style:
         return {"color": self.colour, "marker": self.marker, "markersize": 6.5, "linestyle": "none"}
 
 
-def styles(models: Sequence[str]) -> dict[str, Style]:
+def styles(models: Sequence[str], study: Study | None = None) -> dict[str, Style]:
     """Return {model: style} for the models of a figure.
 
-    Models in PALETTE have fixed colours. For other models, a hash of the name chooses a spare colour. No two models
-    share a colour as long as spare colours are left. A model's marker and line style depend on its name only.
+    Models in PALETTE have fixed colours. The first model of `study` with a head has the head's colour, if the study
+    lacks the head's model of PALETTE. For other models, a hash of the name chooses a spare colour. No two models share
+    a colour as long as spare colours are left. A model's marker and line style depend on its name only.
     """
     free, looks = list(SPARE), {}
+    first = {run.head.name: run.model for run in reversed(study.runs)} if study else {}
+    present = {run.model for run in study.runs} if study else set()
+    known = {
+        first[name]: head.colour
+        for name, head in declarations().items()
+        if name in first and (head.published_as or name) not in present
+    }
+    known |= PALETTE
     for model in models:
-        colour, number = PALETTE.get(model), [*PALETTE, model].index(model)
+        colour, number = known.get(model), [*PALETTE, model].index(model)
         if colour is None:
             pool, number = free or list(SPARE), int(hashlib.sha256(model.encode()).hexdigest(), 16)
             colour = pool[number % len(pool)]
@@ -175,7 +181,7 @@ def by_corpus(
     if has_legend:
         present = set(data["model"])
         names = {model: short_name(source.study, model) for model in source.rows if model in present}
-        legend(canvas, names, styles(list(source.models)))
+        legend(canvas, names, styles(list(source.models), source.study))
     return Drawing(canvas, data, note or count_note(source, data))
 
 

@@ -4,8 +4,8 @@ A step is repeated if its fingerprint has changed. The fingerprint covers the st
 package that the step's module imports, directly or not, also inside functions. NEUTRAL lists subpackages and modules
 that cannot change a number, such as `store`; fingerprints leave them out. COUNTED lists the exceptions inside these
 subpackages, such as `store.seeds`. Comments, statements that are only a string (docstrings, for example), imports under
-`if TYPE_CHECKING` and the version of Python do not change a fingerprint. `fingerprint.py` imports only the standard
-library, because Snakemake runs it while parsing the workflow.
+`if TYPE_CHECKING`, the declaration of a head (`HEAD`) and the version of Python do not change a fingerprint.
+`fingerprint.py` imports only the standard library, because Snakemake runs it while parsing the workflow.
 """
 
 import ast
@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
+PREFIX = f"{PACKAGE.name}."
 
 # Step -> the modules that its fingerprint covers, with all modules that they import. The fingerprint of a run also
 # covers the modules of its head and body.
@@ -46,6 +47,8 @@ NEUTRAL = {
     "study": "decides what is computed; all of it is in the settings, which run_ids contain",
     "jobs": "stops and resumes a computation with the same bits (see the tests of resuming)",
     "measuring.measure": "calls the steps whose files are missing or stale, and computes no number",
+    "heads.registry": "finds the files of heads, and reads the options, which are in the settings",
+    "heads.declaration": "has what tables and figures show of a head, and the types of options",
     "corpora.split_overlap": "warns about a text; no token depends on it",
 }
 COUNTED = {
@@ -56,33 +59,37 @@ COUNTED = {
 }
 
 
-def step_code(step: str, *modules: str) -> str:
+def step_code(step: str, *modules: str | Path) -> str:
     """Return the fingerprint of a step.
 
     Args:
         step: name of the step, a key of STEPS.
-        modules: names of further modules to cover, those of a run's head and body, such as `heads.gss`.
+        modules: further modules to cover, those of a run's head and body: names such as `heads.gss`, or files of
+            heads from outside the package.
     """
     return fingerprint(*STEPS[step], *modules)
 
 
 @cache
-def fingerprint(*modules: str, package: Path = PACKAGE) -> str:
+def fingerprint(*modules: str | Path, package: Path = PACKAGE) -> str:
     """Return 12 hex digits that identify the code of some modules and of all modules that these import.
 
     Args:
-        modules: names of modules relative to the package, such as `training.train` or `heads.gss`.
+        modules: names of modules relative to the package, such as `training.train` or `heads.gss`, or files outside.
         package: folder of the package.
     """
     files = module_files(package)
-    digest = hashlib.sha256()
-    for module in sorted(closure(modules, package)):
-        digest.update(f"{module}\n{_read(files[module])[0]}\n".encode())
-    return digest.hexdigest()[:12]
+    lines = []
+    for module in closure(modules, package):
+        name, path = (module.name, module) if isinstance(module, Path) else (module, files[module])
+        lines.append(f"{name}\n{_read(path)[0]}\n")
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:12]
 
 
-def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
-    """Return the names of `modules` and of all modules of the package that these import, directly or not.
+def closure(modules: Iterable[str | Path], package: Path = PACKAGE) -> set[str | Path]:
+    """Return `modules` and all modules of the package that these import, directly or not.
+
+    A file outside of the package is a path. What it imports from files beside it is included, too.
 
     An imported module is left out, with its own imports, if the module or its subpackage is in NEUTRAL and the module
     is not in COUNTED.
@@ -91,13 +98,20 @@ def closure(modules: Iterable[str], package: Path = PACKAGE) -> set[str]:
         KeyError: a name in `modules` is not a module of the package.
     """
     files = module_files(package)
-    reached: set[str] = set()
+    reached: set[str | Path] = set()
     waiting = list(modules)
     while waiting:
         module = waiting.pop()
         if module not in reached:
             reached.add(module)
-            for name in _read(files[module])[1]:
+            path = module if isinstance(module, Path) else files[module]
+            for imported in _read(path)[1]:
+                name = imported.removeprefix(PREFIX)
+                if name == imported:
+                    beside = path.with_name(f"{name.partition('.')[0]}.py")
+                    if isinstance(module, Path) and beside.is_file():
+                        waiting.append(beside)
+                    continue
                 while name and name not in files:  # `heads` for `heads.Head`
                     name = name.rpartition(".")[0]
                 if name and (name in COUNTED or not {name, name.partition(".")[0]} & NEUTRAL.keys()):
@@ -122,14 +136,14 @@ def _read(path: Path) -> tuple[str, frozenset[str]]:
 
 @cache
 def _summary(source: str) -> tuple[str, frozenset[str]]:
-    """Return the hash of a module's syntax tree, and the names that the module imports from the package.
+    """Return the hash of a module's syntax tree, and the names that the module imports.
 
-    `source` is the text of the module. Comments, statements that are only a string, and imports under `if
-    TYPE_CHECKING` do not count. Names are relative to the package. A name can be a module (`heads.gss`), or a module
-    with an object in it (`heads.base.Head`).
+    `source` is the text of the module. Comments, statements that are only a string, imports under `if TYPE_CHECKING`,
+    and `HEAD = ...` do not count. A name can be a module (`softmax_bottleneck.heads.gss`), or a module with an object
+    in it.
     """
     tree = ast.parse(source)
-    tree.body = [n for n in tree.body if not (isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING")]
+    tree.body = [statement for statement in tree.body if not (_is_for_types(statement) or _declares(statement))]
     names: set[str] = set()
     for node in (tree, *_statements(tree)):
         for block in ("body", "orelse", "finalbody"):
@@ -141,10 +155,16 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
-    prefix = f"{PACKAGE.name}."
     dump = ast.dump(tree, **({"show_empty": True} if sys.version_info >= (3, 13) else {}))  # as Python 3.11 writes it
-    inside = frozenset(name.removeprefix(prefix) for name in names if name.startswith(prefix))
-    return hashlib.sha256(dump.encode()).hexdigest(), inside
+    return hashlib.sha256(dump.encode()).hexdigest(), frozenset(names)
+
+
+def _is_for_types(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _declares(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HEAD"
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, with_config
 from typing_extensions import TypedDict
 
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, schema
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
-from softmax_bottleneck.study import languages, runs, schema
+from softmax_bottleneck.study import languages, runs
 
 OWN_BENCHMARK = "self"  # value of `wordsim`: the word pairs whose similarity follows from a language's distribution
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

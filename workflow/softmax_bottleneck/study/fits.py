@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from softmax_bottleneck.heads.registry import declaration
+from softmax_bottleneck.store import schema
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
-from softmax_bottleneck.study import languages, schema
+from softmax_bottleneck.study import languages
 from softmax_bottleneck.study.runs import Head, HeadEntry, digest
 
 # A fitted language is never sampled as a text, so these lengths are not used.

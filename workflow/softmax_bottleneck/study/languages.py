@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
-from softmax_bottleneck.study.schema import Integer, Number, Positive, Seed, read, section
+from softmax_bottleneck.store.schema import Integer, Number, Positive, Seed, read, section
 
 MAX_TABLE_BYTES = 1 << 29  # largest size of the float64 table [topics, words, words] of next-word probabilities
 Tokens = Annotated[Integer, Field(ge=100, le=10**8)]  # sampling 10^8 words takes an hour and gigabytes of memory

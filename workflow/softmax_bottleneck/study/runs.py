@@ -8,15 +8,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
 from softmax_bottleneck.heads import registry
+from softmax_bottleneck.store import schema
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import STEPS, step_code
-from softmax_bottleneck.study import schema
 
 # The longest chunk of finetuning is bptt plus this in the AWD-LSTM's code; mixtures keep the value of training.
 FINETUNE_LENGTH_DELTA = 10
@@ -45,13 +46,13 @@ class Head:
     options: Mapping[str, Any] = schema.EMPTY
 
     @property
-    def modules(self) -> tuple[str, ...]:
-        """The names of the modules whose code this head needs, sorted, such as `("heads.mos", "heads.softmax")`.
+    def modules(self) -> tuple[str | Path, ...]:
+        """The modules and files whose code this head needs, sorted, such as `("heads.mos", "heads.softmax")`.
 
         If the options `pointwise` or `prior` of the head name other heads, the modules of those heads are included.
         """
         names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
-        return tuple(sorted(f"heads.{registry.module_path(name).stem}" for name in names))
+        return tuple(sorted({part for name in names for part in registry.find(name).code}, key=str))
 
     @classmethod
     def of(cls, options: Mapping[str, Any], where: str) -> Self:
@@ -66,8 +67,6 @@ class Head:
         name = given.pop("name")
         try:
             complete = registry.options(name, given)
-            if "pointwise" in complete:
-                registry.options(complete["pointwise"], complete.get("pointwise_options", {}))
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         return cls(name, complete)

@@ -12,14 +12,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from softmax_bottleneck.heads import registry
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT, Store
+from softmax_bottleneck.store.schema import did_you_mean, parse_yaml, read, section
 from softmax_bottleneck.study import study_file
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
-from softmax_bottleneck.study.schema import did_you_mean, parse_yaml, read, section
 from softmax_bottleneck.study.study_file import Contrasts, Experiment, ExperimentChanges, Search, StudyFile, Tuning
 from softmax_bottleneck.study.tuning import Point, Round, Trial, TunedModel
 
@@ -98,14 +99,17 @@ class Study:
     def digest(self) -> str:
         """The first 12 hex digits of a hash of everything that determines the report, except the results.
 
-        The hash covers the experiments, their runs, later stages and fits. It also covers the datasets and the study's
-        name, title, description and labels. A new digest makes the workflow recompute tables and report.
+        The hash covers the experiments, their runs, later stages and fits. It also covers the datasets, the
+        declarations of the heads, and the study's name, title, description and labels. A new digest makes the workflow
+        recompute tables and report.
         """
         shown = [[dataclasses.asdict(e), [[run.model, run.path] for run in self.runs_of(e)]] for e in self.experiments]
         made = [part.path for parts in (self.finetuned, self.evaluations, self.units, self.searched) for part in parts]
         datasets = {name: dataclasses.asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
         words = [self.name, self.title, self.description, self.labels, self.fit_labels]
         named = [dataclasses.asdict(part) for part in (self.tuning, self.contrasts) if part]
+        heads = [registry.declaration(name) for name in sorted({run.head.name for run in (*self.runs, *self.searched)})]
+        named += [vars(head) | {"options": ""} for head in heads]
         return digest([*words, shown, made, datasets, *named])[:12]
 
     @property
@@ -309,6 +313,8 @@ def load_study(
     """
     given, where = dict(overrides or {}), str(file)
     declared, store = _read_declaration(file, given), store or Store()
+    for path in declared.heads:
+        registry.add(file.parent / path)
     plan = _Planner(declared, file, store.study_folder(declared.study) / "choices" if with_choices else None)
     planned: dict[tuple[str, str], Planned] = {}
     tuned: list[TunedModel] = []

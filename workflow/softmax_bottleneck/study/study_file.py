@@ -12,9 +12,10 @@ import pydantic
 from pydantic import Discriminator, Field, Tag
 
 from softmax_bottleneck.heads.registry import declaration
+from softmax_bottleneck.store import schema
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import SHARED
-from softmax_bottleneck.study import runs, schema
+from softmax_bottleneck.study import runs
 from softmax_bottleneck.study.fits import FitPlan
 
 SeedChoice = Literal["all", "author", "random"]
@@ -497,6 +498,7 @@ class StudyFile:
         tuning: a search for the settings of every model before the seeds are trained; none when absent.
         contrasts: the comparisons of models that are named beforehand.
         fits: output heads on free context vectors, fitted to known distributions.
+        heads: files of heads from outside this package; a path is relative to the study's file (CONTRIBUTING.md).
         models: models to train, by name; a model of a published table has the name used there.
         experiments: tables and figures to make; each is a file experiments/<id>.yaml beside the study or in config/.
     """
@@ -518,6 +520,7 @@ class StudyFile:
     tuning: Tuning | None = None
     contrasts: Contrasts | None = None
     fits: Mapping[schema.Name, FitPlan] = schema.EMPTY
+    heads: schema.Unique[str] = ()
     models: Annotated[Mapping[schema.Name, ModelEntry], Field(min_length=1)]
     experiments: Annotated[Mapping[schema.Name, ExperimentChanges | None], Field(min_length=1)]
 
@@ -536,7 +539,7 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
 
     A file without `extends` has no base, and its own keys are returned. Otherwise:
 
-    - `settings` are the layers of the base, followed by those of the file.
+    - `settings` are the layers of the base, followed by those of the file; likewise `heads`.
     - An entry under `models` or `fits` is merged key by key with the entry of the same name in the base; the file's
       values win. The value null removes the entry.
     - For every other key, the file's value replaces that of the base.
@@ -550,6 +553,8 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
             cycle, or null removes an entry that the base lacks.
     """
     values = schema.load_yaml(file)
+    if _is_list_of_texts(values.get("heads")):
+        values["heads"] = [str(file.parent / name) for name in values["heads"]]
     if "extends" not in values:
         return values
     name = values.pop("extends")
@@ -560,8 +565,9 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{file}: extends: {name} extends this file in turn")
     base = read_values(base_file, (*chain, file.resolve()))
     merged = base | values
-    if isinstance(base.get("settings"), list) and isinstance(values.get("settings"), list):
-        merged["settings"] = base["settings"] + values["settings"]
+    for key in ("settings", "heads"):
+        if isinstance(base.get(key), list) and isinstance(values.get(key), list):
+            merged[key] = base[key] + values[key]
     for key in ("models", "fits"):
         if isinstance(base.get(key), dict) and isinstance(values.get(key), dict):
             entries = dict(base[key])
@@ -573,3 +579,7 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
                 entries[name] = {**entries[name], **entry} if both else entry
             merged[key] = {name: entry for name, entry in entries.items() if entry is not None}
     return merged
+
+
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

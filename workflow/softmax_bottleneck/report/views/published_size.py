@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import RANK_TOLERANCE, SIGMA_MAX
 from softmax_bottleneck.report import plots
@@ -19,7 +20,6 @@ from softmax_bottleneck.study import canonical_json
 
 SIGMA = "relative_singular_value"
 KEYS, CURVE = ["archive", "dataset", "model", "seed"], ["index", SIGMA, "tolerance"]
-IN_PALETTE = {"sigsoftmax": "ss"}  # head -> its name in plots.PALETTE, if it has another one there
 LOWEST = 1e-9  # smallest relative singular value drawn; smaller ones are rounding errors
 
 
@@ -76,7 +76,8 @@ def published_size_spectra_figure(source: Source) -> plots.Drawing:
     for archived in archived_runs():
         run = archived.run
         tolerance, largest = (archived.values.get(name, math.nan) for name in (RANK_TOLERANCE, SIGMA_MAX))
-        head = IN_PALETTE.get(run.head.name, run.head.name)
+        declared = declarations().get(run.head.name)
+        head = (declared.published_as if declared else "") or run.head.name
         key = (archived.name.partition("/")[0], run.dataset, run.model, run.seed)
         place = (*key, head, run.body.kind, run.body.embedding_size)
         first = archived.spectrum[0][1] if archived.spectrum else math.nan

@@ -301,7 +301,7 @@ def spectrum_figure(
         first: number of leading singular values in a `first` panel.
         top: upper end of the y axis of a `first` panel.
     """
-    data, looks = _singular_values(source, panels), plots.styles(list(source.models))
+    data, looks = _singular_values(source, panels), plots.styles(list(source.models), source.study)
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
     def tolerances_of(dataset: str) -> list[tuple[float, float]]:
@@ -369,7 +369,7 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
     The option `snapshots` is read by the step `train` and not used here. If true, that step keeps the weights of some
     epochs, so that their ranks can be measured.
     """
-    names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models))
+    names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models), source.study)
     rows = [
         (dataset, model, run.seed, *map(line.get, names))
         for dataset in source.corpora

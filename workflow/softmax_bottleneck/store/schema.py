@@ -147,21 +147,26 @@ def read(kind: type[Value] | Callable[..., Value], value: object, where: str) ->
     try:
         return cast(Value, _adapter(kind).validate_python(value))
     except ValidationError as error:
-        details = error.errors(include_url=False)
+        raise UserError(message(error, where)) from None
+
+
+def message(error: ValidationError, where: str) -> str:
+    """Return the first wrong value of a validation error, or else all missing keys, as one line."""
+    details = error.errors(include_url=False)
     places = [".".join(str(part) for part in detail["loc"] if str(part)[:1] not in "~[") for detail in details]
     wrong = [index for index, detail in enumerate(details) if detail["type"] != "missing"]
     if not wrong:
         more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
-        raise UserError(f"{where}: {', '.join(places[:NAMED])}{more} {'is' if len(places) == 1 else 'are'} not set")
+        return f"{where}: {', '.join(places[:NAMED])}{more} {'is' if len(places) == 1 else 'are'} not set"
     detail, place = details[wrong[0]], places[wrong[0]]
     where = f"{where}: {place}" if place else where
     if detail["type"] == "value_error":
-        raise UserError(f"{where}: {detail['ctx']['error']}")
-    message = detail["msg"].replace("valid tuple", "list").partition(" or an instance of")[0]
-    expected = message[0].lower() + message[1:]
+        return f"{where}: {detail['ctx']['error']}"
+    reason = detail["msg"].replace("valid tuple", "list").partition(" or an instance of")[0]
+    expected = reason[0].lower() + reason[1:]
     if detail["type"] in READ_AS_TEXT and isinstance(detail["input"], str):
         expected += f"; it is read as text: write {READ_AS_TEXT[detail['type']]}"
-    raise UserError(f"{where}: {_short.repr(detail['input']):.60} is not allowed ({expected})")
+    return f"{where}: {_short.repr(detail['input']):.60} is not allowed ({expected})"
 
 
 def did_you_mean(word: str, allowed: Iterable[str]) -> str:
