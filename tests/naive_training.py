@@ -12,7 +12,7 @@ import torch
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import Corpus, batchify
 from softmax_bottleneck.training import model as models
-from softmax_bottleneck.training import trainer
+from softmax_bottleneck.training.schedule import plan_epoch
 from torch.nn import functional
 
 
@@ -56,7 +56,7 @@ def naive_training(
     rows: list[dict[str, Any]] = []
     for epoch in range(1, schedule.epochs + 1):
         phase, losses, state = type(optimiser).__name__.lower(), [], model.initial_state(schedule.batch_size)
-        for chunk in trainer.plan_epoch(schedule, run.seed if seed is None else seed, epoch, len(train_LB)):
+        for chunk in plan_epoch(schedule, run.seed if seed is None else seed, epoch, len(train_LB)):
             optimiser.param_groups[0]["lr"] = rate * chunk.drawn / schedule.bptt
             output = model.train()(train_LB[chunk.start : chunk.start + chunk.length], state)
             state = tuple((h.detach(), c.detach()) for h, c in output.state)

@@ -2,9 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from softmax_bottleneck.training.optim import ASGD, SGD, should_switch
+from softmax_bottleneck.training.optim import ASGD, SGD
 
 FACTORS = [1.0, 0.5, 1.3, 68 / 70, 1.0, 35 / 70, 1.1, 0.9]
 
@@ -73,19 +71,3 @@ def test_swapped_shows_the_averages_and_gives_the_weights_back():
         raise KeyError
     assert all(torch.equal(p, b) for p, b in zip(tensors, before, strict=True))
     assert not torch.equal(tensors[0], asgd.averages[0])
-
-
-@given(st.lists(st.integers(0, 20), max_size=30), st.integers(1, 6))
-def test_trigger_equals_the_published_loop(losses, window):
-    """`if len(best_val_loss) > n and val_loss > min(best_val_loss[:-n])`, appended after the test, once."""
-    logs: list[int] = []
-    expected = found = None
-    for epoch, loss in enumerate(losses):
-        if expected is None:
-            older = [logs[i] for i in range(len(logs)) if i < len(logs) - window]
-            if older and loss > sorted(older)[0]:
-                expected = epoch
-        if found is None and should_switch(logs, loss, window):
-            found = epoch
-        logs.append(loss)
-    assert found == expected

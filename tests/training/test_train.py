@@ -18,6 +18,7 @@ from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.training import train, trained, trainer
+from softmax_bottleneck.training.schedule import plan_epoch
 from tiny_runs import (
     CORPUS,
     NO_DROPOUT,
@@ -45,7 +46,7 @@ def reference(tmp_path_factory) -> tuple[str, dict]:
 @pytest.mark.parametrize("variable", [True, False])
 def test_chunks_cover_the_stream_as_the_published_loop_does(rows, variable):
     schedule = make_run(variable_length=variable).schedule
-    chunks = trainer.plan_epoch(schedule, 7, 2, rows)
+    chunks = plan_epoch(schedule, 7, 2, rows)
     position = 0
     for chunk in chunks:
         assert position < rows - 2
@@ -53,15 +54,15 @@ def test_chunks_cover_the_stream_as_the_published_loop_does(rows, variable):
         assert chunk.length == min(chunk.drawn, rows - 1 - position)
         position += chunk.drawn
     assert position >= rows - 2
-    assert chunks == trainer.plan_epoch(schedule, 7, 2, rows)
+    assert chunks == plan_epoch(schedule, 7, 2, rows)
     if variable and rows == 1000:
-        assert chunks != trainer.plan_epoch(schedule, 7, 3, rows) != trainer.plan_epoch(schedule, 8, 3, rows)
+        assert chunks != plan_epoch(schedule, 7, 3, rows) != plan_epoch(schedule, 8, 3, rows)
 
 
 def test_chunk_lengths_have_the_published_distribution():
     """The mean length is about 68 at bptt 70 (SPEC.md 4); truncation of the normal draw takes half a token."""
     schedule = make_run(bptt=70, max_length_delta=40).schedule
-    drawn = np.array([chunk.drawn for chunk in trainer.plan_epoch(schedule, 1, 1, 400_000)])
+    drawn = np.array([chunk.drawn for chunk in plan_epoch(schedule, 1, 1, 400_000)])
     assert drawn.min() >= 5 and drawn.max() <= 110
     short = drawn < 52.5
     assert short.mean() == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / len(drawn)) ** 0.5)

@@ -3,7 +3,7 @@
 The procedure is that of `finetune.py` in the published code of AWD-LSTM and of MoS. Averaging starts at the first
 update. After every epoch the averaged weights are evaluated on the validation text, and stored if their loss is lower
 than all earlier ones. The loss of the trained weights counts as an earlier one, so that finetuning never increases the
-validation loss. Finetuning ends when the validation loss stalls (`optim.should_switch` with the schedule's
+validation loss. Finetuning ends when the validation loss stalls (`schedule.stalls` with the schedule's
 `nonmonotone_window`). If the schedule's `tested_weights` is `last`, the averaged weights of the last epoch are stored,
 whatever their loss.
 """
@@ -25,8 +25,9 @@ from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training import model as models
-from softmax_bottleneck.training import optim, trained
+from softmax_bottleneck.training import trained
 from softmax_bottleneck.training.run_record import DONE_FILE, RUN_FILE, run_and_record
+from softmax_bottleneck.training.schedule import stalls
 from softmax_bottleneck.training.train import train_run
 from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
 
@@ -78,7 +79,6 @@ class Finetuner(Trainer):
 
     @property
     def finished(self) -> bool:
-        """True if the validation loss stalls (`optim.should_switch`) or all epochs are done."""
+        """True if the validation loss stalls (`schedule.stalls`) or all epochs are done."""
         losses = [row["valid_loss_nats"] for row in self.rows]
-        stalled = bool(losses) and optim.should_switch(losses[:-1], losses[-1], self.schedule.nonmonotone_window)
-        return stalled or super().finished
+        return stalls(losses, self.schedule.nonmonotone_window) or super().finished

@@ -5,8 +5,7 @@ update but the first uses the learning rates that were meant for the previous up
 at the second update.
 
 Each parameter group has a learning rate. The argument `factor` of `step` and `prepare` multiplies all rates for one
-update. In training it is the planned length of the chunk divided by the schedule's `bptt` (Merity et al. 2018, section
-5), times the decay of the learning rate at this epoch.
+update. In training it is `schedule.chunk_scale`.
 
 An update has two halves, so that a GPU can replay `apply` as a CUDA graph. `prepare` runs on the host and computes the
 numbers that change from update to update. `apply` runs on the device and uses only these numbers.
@@ -159,13 +158,3 @@ class ASGD(SGD):
         """Restore the state that the method `state` returned."""
         self.steps, self.rates = int(state["steps"]), [float(rate) for rate in state["rates"]]
         torch._foreach_copy_(self.averages, state["averages"])
-
-
-def should_switch(earlier_losses: Sequence[float], current_loss: float, window: int) -> bool:
-    """Return True if the validation loss stalls, by the criterion of NT-ASGD for its switch from SGD to averaged SGD.
-
-    The loss stalls if `current_loss` exceeds the minimum of `earlier_losses` without their last `window` entries
-    (Merity et al. 2018, algorithm 1). With at most `window` earlier losses, return False. Finetuning ends by the same
-    criterion.
-    """
-    return len(earlier_losses) > window and current_loss > min(earlier_losses[:-window])

@@ -1,10 +1,9 @@
 """Training: SGD and then averaged SGD on chunks of random length, or SGD with a learning rate that falls on plateaus.
 
 Averaged SGD and random chunk lengths follow Merity, Keskar and Socher 2018 (sections 2 to 5) and Parthiban et al. 2021
-(section 4). The falling rate (`plateau-sgd`) follows Benka 2021: the rate is divided by 1.75 after every epoch whose
-validation loss is not the lowest so far. A new random generator is seeded for the chunk lengths of each epoch, and for
-the dropout masks of each chunk. A resumed run therefore need not repeat earlier draws. During updates, the
-host waits for the device only when a block of 200 losses (`Tally`) is closed.
+(section 4); `schedule.py` has learning rates and chunk lengths. A new random generator is seeded for the chunk lengths
+of each epoch, and for the dropout masks of each chunk. A resumed run therefore need not repeat earlier draws. During
+updates, the host waits for the device only when a block of 200 losses (`Tally`) is closed.
 
 Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D width of the hidden states.
 """
@@ -26,16 +25,13 @@ from torch import Tensor
 from softmax_bottleneck.bodies.base import BodyOutput, State
 from softmax_bottleneck.corpora.corpus import Corpus, batchify
 from softmax_bottleneck.heads.matmul import NEED_TF32, tf32
-from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run, Schedule
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import optim
 from softmax_bottleneck.training.graphs import Replayed, Results, cuda_capture
+from softmax_bottleneck.training.schedule import averages_from, chunk_scale, decay, plan_epoch, rate
 
-SHORT_CHUNK_SHARE = 0.05  # share of chunks with half the nominal length
-LENGTH_SPREAD = 5  # standard deviation of chunk lengths, tokens
-SHORTEST_CHUNK = 5
 BLOCK = 200  # updates per block of the published train perplexity
 DIVERGED_PPL = 10  # perplexity limit, as a multiple of the vocabulary size
 LARGEST_EXPONENT = 700.0
@@ -48,60 +44,6 @@ class DivergedError(Exception):
     The perplexity must be at least 1, and at most ten times the vocabulary size. Divergence is recorded as a result of
     the run.
     """
-
-
-# --- chunks ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Chunk:
-    """The part of the training text [L, B] that one update reads.
-
-    Attributes:
-        start: index of the first row of inputs.
-        length: number of rows of inputs. The targets are as many rows, one row later.
-        drawn: planned length. `length` is smaller only at the end of the text.
-    """
-
-    start: int
-    length: int
-    drawn: int  # scales the learning rate and advances the position
-
-
-def plan_epoch(schedule: Schedule, seed: int, epoch: int, rows: int) -> list[Chunk]:
-    """Return the chunks of an epoch, in the order of the text; equal arguments give equal chunks.
-
-    Every chunk has `schedule.bptt` rows, or a random number of rows if `schedule.variable_length` is true (Merity et
-    al. 2018, section 5). A random length is normally distributed with standard deviation 5. The mean is `bptt` with
-    probability 0.95, otherwise `bptt` / 2. The drawn length is then clipped to at least 5 and at most `bptt` +
-    `schedule.max_length_delta`. The last chunk is cut at the end of the text. As published, no chunk starts in the last
-    two rows.
-
-    Args:
-        schedule: the schedule of the run.
-        seed: the seed of the run.
-        epoch: the number of the epoch, from 1.
-        rows: number of rows L of the training text [L, B].
-
-    Raises:
-        UserError: the text has fewer than three rows.
-    """
-    if rows < 3:
-        raise UserError(f"train split: {rows} rows per sequence are too few to train on; need >= "
-                        f"{3 * schedule.batch_size} tokens at batch_size {schedule.batch_size}: use a smaller one "
-                        "or more text")  # fmt: skip
-    generator = np.random.default_rng(derive(seed, "chunk lengths", epoch))
-    chunks, position = [], 0
-    while position < rows - 2:
-        drawn = _draw_length(schedule, generator) if schedule.variable_length else schedule.bptt
-        chunks.append(Chunk(position, min(drawn, rows - 1 - position), drawn))
-        position += drawn
-    return chunks
-
-
-def _draw_length(schedule: Schedule, generator: np.random.Generator) -> int:
-    short = generator.random() < SHORT_CHUNK_SHARE
-    nominal = schedule.bptt / 2 if short else schedule.bptt
-    length = max(SHORTEST_CHUNK, int(generator.normal(nominal, LENGTH_SPREAD)))
-    return min(length, schedule.bptt + schedule.max_length_delta)
 
 
 # --- losses ---------------------------------------------------------------------------------------------------------
@@ -268,7 +210,7 @@ class Trainer:
         self.model.head.set_precision(run.schedule.precision)
         self.data_seed = run.seed  # decides chunk lengths and dropout masks
         self.graphs_refused = ""  # why the capture of an update failed; empty if none failed
-        self.optimise_by(optim.ASGD if run.schedule.optimizer == "asgd" else optim.SGD)
+        self.optimise_by(optim.ASGD if averages_from(run.schedule, ()) == 1 else optim.SGD)
         self.place = Place()
         self.hidden: State = self.model.initial_state(run.schedule.batch_size)  # its memory location must not change
         self.tally = Tally(device)
@@ -297,14 +239,9 @@ class Trainer:
         self.graphs_refused, self.replayed, self.dropout = reason, None, torch.Generator(self.device)
 
     def _begin_epoch(self) -> None:
-        """Set `chunks`, the chunks of the current epoch, and `rate`, which multiplies the learning rates in this epoch.
-
-        `rate` is 1, except with the optimizer `plateau-sgd`, which divides it by `plateau_factor` for every earlier
-        epoch whose validation loss was not the lowest up to then.
-        """
+        """Set the chunks of the current epoch, and the factor of all learning rates in this epoch (`decay`)."""
         self.chunks = plan_epoch(self.schedule, self.data_seed, self.place.epoch, len(self.train_LB))
-        stalled = sum(not row["best"] for row in self.rows) if self.schedule.optimizer == "plateau-sgd" else 0
-        self.rate: float = self.schedule.plateau_factor**-stalled
+        self.decay = decay(self.schedule, [row["best"] for row in self.rows])
 
     @property
     def finished(self) -> bool:
@@ -321,7 +258,7 @@ class Trainer:
         if not self.model.training:
             self.model.train()
         self.dropout.manual_seed(derive(self.data_seed, "dropout", self.place.epoch, self.place.chunk))
-        self.optimiser.prepare(self.rate * chunk.drawn / self.schedule.bptt)
+        self.optimiser.prepare(chunk_scale(self.schedule, chunk.drawn, self.decay))
         rows_LB = self.train_LB[chunk.start : chunk.start + chunk.length + 1]
         update = self.replayed if self.replayed and self.optimiser.is_steady else self._update
         with tf32(self.schedule.precision in NEED_TF32):
@@ -356,7 +293,7 @@ class Trainer:
 
         In averaged SGD, the averaged weights are evaluated. The evaluated weights are copied to `best` if this loss is
         the lowest so far, or if the schedule's `tested_weights` is `last`. Training changes from SGD to averaged SGD
-        after a fixed epoch (optimizer `et-asgd`) or when the validation loss stalls (`nt-asgd`; rule in `_switches`).
+        after a fixed epoch (optimizer `et-asgd`) or when the validation loss stalls (`nt-asgd`; `averages_from`).
 
         Args:
             wall_s: wall time of the epoch in seconds, for the epoch log.
@@ -387,13 +324,14 @@ class Trainer:
             "train_ppl": perplexity(self.tally.mean()),
             "valid_loss_nats": valid_loss,
             "valid_ppl": perplexity(valid_loss),
-            "lr": self.schedule.learning_rate * self.rate,
+            "lr": rate(self.schedule, [row["best"] for row in self.rows]),
             "wall_s": round(wall_s, 3),
             "steps": len(self.chunks),
             "best": is_best,
         }
         self.rows.append(row)
-        if not self.optimiser.averaged and self._switches(earlier, valid_loss):
+        starts = averages_from(self.schedule, [*earlier, valid_loss])
+        if not self.optimiser.averaged and starts == self.place.epoch + 1:
             self.switch_epoch = self.place.epoch
             self.optimise_by(optim.ASGD)
         self.place = Place(self.place.epoch + 1, 0, self.place.updates)
@@ -410,18 +348,6 @@ class Trainer:
             raise DivergedError(f"valid perplexity {valid_ppl:.6g} is over {DIVERGED_PPL} times the vocabulary size")
         if valid_loss < 0:
             raise DivergedError(f"invalid: a validation perplexity of {valid_ppl:.6g} is below one")
-
-    def _switches(self, earlier: list[float], valid_loss: float) -> bool:
-        """Return True if averaging starts after the current epoch.
-
-        The optimiser `et-asgd` starts averaging after a fixed epoch. `nt-asgd` starts when the validation loss exceeds
-        the lowest loss of all earlier epochs except the last `nonmonotone_window`. `earlier` has the validation losses
-        of earlier epochs, `valid_loss` that of this epoch.
-        """
-        if self.schedule.optimizer == "et-asgd":
-            return self.place.epoch == self.schedule.switch_after_epoch
-        stalled = optim.should_switch(earlier, valid_loss, self.schedule.nonmonotone_window)
-        return self.schedule.optimizer == "nt-asgd" and stalled
 
     def state(self) -> dict[str, Any]:
         """Return the whole state of training, for resuming, as tensors, numbers and text."""
