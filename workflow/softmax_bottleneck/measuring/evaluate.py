@@ -12,7 +12,7 @@ from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.measuring import known_truth, perplexity, predictions
-from softmax_bottleneck.measuring.measure import Computed, contexts_file
+from softmax_bottleneck.measuring.computed import Computed, contexts_file
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training import model as models

@@ -10,11 +10,11 @@ measured.json holds no measurement. `measure` writes it after all three steps, w
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from softmax_bottleneck.jobs.interrupt import EXIT_CODES, StoppedError, signals_to, time_limit
+from softmax_bottleneck.measuring.computed import Computed, contexts_file
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.store.progress import Say
@@ -24,22 +24,6 @@ from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, wr
 MEASURED_FILE = "measured.json"  # the only file of this step that Snakemake knows, so it deletes none of the others
 # Step -> its result. Its provenance holds the hashes of the files in `_inputs` and of the step's other output files.
 STEPS = {"evaluate": "measure.json", "spectrum": "rank.json", "wordsim": "wordsim.json"}
-
-
-@dataclass(frozen=True)
-class Computed:
-    """The results of one of the steps `evaluate`, `spectrum` and `wordsim`.
-
-    Attributes:
-        files: {file name: content} of the JSON files that are still to be written, in this order. The last is the
-            step's result, such as rank.json.
-        arrays: {file name: sha256} of the .npz files that the step has already written.
-        message: the outcome in a few words, for the progress line.
-    """
-
-    files: Mapping[str, Mapping[str, Any]]
-    arrays: Mapping[str, str]
-    message: str
 
 
 def measure(study: Study, path: str, say: Say, only: str = "") -> None:
@@ -165,17 +149,6 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
         "wordsim": dataset.wordsim,
     }
     return {"step": step, "code": step_code(step), "setting": setting[step]}
-
-
-def contexts_file(study: Study, name: str) -> str | None:
-    """Return the name of the file in report/published that lists contexts of the test text of the dataset `name`.
-
-    `evaluate` stores the predicted words at these contexts. A dataset without a file uses the file of its `base`, the
-    dataset that it is an excerpt of. The result is None if neither has a file.
-    """
-    near = study.file.resolve().parent
-    dataset = load_dataset(name, near)
-    return dataset.contexts or (load_dataset(dataset.base, near).contexts if dataset.base else None)
 
 
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:

@@ -19,7 +19,7 @@ from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.jobs.devices import choose_device, lent_gpu
 from softmax_bottleneck.jobs.numerics import numerics
-from softmax_bottleneck.measuring.measure import Computed
+from softmax_bottleneck.measuring.computed import Computed
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
 from softmax_bottleneck.measuring.saturation import saturation
 from softmax_bottleneck.ranks import (

@@ -22,7 +22,7 @@ from safetensors import safe_open
 
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.corpora.language import SIMILARITY_FILE
-from softmax_bottleneck.measuring.measure import Computed
+from softmax_bottleneck.measuring.computed import Computed
 from softmax_bottleneck.statistics.correlations import RESAMPLES, spearman
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError

@@ -121,7 +121,7 @@ class Fit:
         """The first 12 hex digits of the sha256 of the fit's settings and code."""
         modules = {*self.head.modules, *(self.equal_to.modules if self.equal_to else ())}
         facts = {"head": asdict(self.head), "width": self.width, "equal_to": self.equal_to and asdict(self.equal_to)}
-        return digest({**facts, "code": step_code("fit", *sorted(modules))})[:12]
+        return digest({**facts, "code": step_code("fit", *sorted(modules, key=str))})[:12]
 
     @property
     def file_name(self) -> str:

@@ -1,0 +1,34 @@
+"""What the measuring steps and the step `measure`, which calls them, share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from softmax_bottleneck.study import Study, load_dataset
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The results of one of the steps `evaluate`, `spectrum` and `wordsim`.
+
+    Attributes:
+        files: {file name: content} of the JSON files that are still to be written, in this order. The last is the
+            step's result, such as rank.json.
+        arrays: {file name: sha256} of the .npz files that the step has already written.
+        message: the outcome in a few words, for the progress line.
+    """
+
+    files: Mapping[str, Mapping[str, Any]]
+    arrays: Mapping[str, str]
+    message: str
+
+
+def contexts_file(study: Study, name: str) -> str | None:
+    """Return the name of the file in report/published that lists contexts of the test text of the dataset `name`.
+
+    `evaluate` stores the predicted words at these contexts. A dataset without a file uses the file of its `base`, the
+    dataset that it is an excerpt of. The result is None if neither has a file.
+    """
+    near = study.file.resolve().parent
+    dataset = load_dataset(name, near)
+    return dataset.contexts or (load_dataset(dataset.base, near).contexts if dataset.base else None)
