@@ -64,7 +64,7 @@ def load(folder: Path, text: str = STUDY) -> Study:
     return config.load_study(path)
 
 
-def experiment(study: Study, name: str) -> config.Experiment:
+def experiment(study: Study, name: str) -> config.PlannedExperiment:
     return next(one for one in study.experiments if one.id == name)
 
 

@@ -23,6 +23,10 @@ from softmax_bottleneck.store.paths import ROOT
 SHIPPED = sorted((ROOT / "report" / "evidence" / "studies").glob("*.json.gz"))
 
 
+def planned_experiment(name: str, near: Path) -> config.PlannedExperiment:
+    return config.PlannedExperiment.of(config.load_experiment(name, near))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished study, and an empty folder of archives."""
@@ -96,7 +100,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     last = run.body.embedding_size + 2  # of a softmax
     assert {last, last + 1, fake.rank_of(run), fake.rank_of(run) + 1} <= {index for index, _ in archived.spectrum}
     assert [line["rank_press"] for line in archived.epoch_ranks] == [10.0, 20.0, 30.0, 40.0, 50.0]
-    table = views.build(paper, config.load_experiment("published-size", place), collect.collect(paper))
+    table = views.build(paper, planned_experiment("published-size", place), collect.collect(paper))
     cells = {cell.metric: cell for cell in table.sections[0].rows[0].cells}
     assert cells["test_ppl"].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
     content = json.loads(gzip.decompress(path.read_bytes()))
@@ -109,11 +113,11 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     for name, values in content["rows"].items():  # a unigram model as good as both runs, which share a run_id
         values.append("unigram_ppl" if name == "metric" else values[first])
     archive.save(content | {"hardware": "Another CPU"})
-    table = views.build(paper, config.load_experiment("published-size", place), collect.collect(paper))
+    table = views.build(paper, planned_experiment("published-size", place), collect.collect(paper))
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
     assert "<b>MoS" not in table_page(table)
-    experiment = config.load_experiment("published-size-spectra", place)
+    experiment = planned_experiment("published-size-spectra", place)
     figure = published_size.published_size_spectra_figure(Source(paper, experiment, study.records))
     drawn = [list(line.get_ydata()) for line in figure.canvas.axes[0].lines]  # on ptb
     assert drawn[:2] == [[1, 0.25], [sigma / whole_K[0] for _, sigma in archived.spectrum]]

@@ -154,7 +154,7 @@ def test_the_loss_stands_by_law_head_and_width(study, filled):
 def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):
     """A setting that no distribution of the plan has is rejected before fitting; a metric that no fit has, left out."""
 
-    def changed(name: str, **options: object) -> config.Experiment:
+    def changed(name: str, **options: object) -> config.PlannedExperiment:
         one = fake.experiment(study, name)
         return dataclasses.replace(one, options={**one.options, **options})
 

@@ -214,7 +214,7 @@ def test_singular_values_of_the_supplement_are_raw_on_a_log_axis(finished, name:
     """SM Figures 2 and 4, in contrast to Figure 7: not divided by the largest, and not cut below the tolerance."""
     study, found = finished["fake"]
     one = load_experiment(f"parthiban2021-{name}", config.ROOT / "config")
-    one = dataclasses.replace(one, datasets=("truth-demo",), models=("softmax", "mos"))
+    one = config.PlannedExperiment.of(one, datasets=("truth-demo",), models=("softmax", "mos"))
     study = dataclasses.replace(study, experiments=(one,))
     with plots.mpl.rc_context(fname=plots.STYLE_SHEET):
         drawing = ranks.spectrum_figure(source.Source(study, one, found), **views.options_of(study, one))

@@ -199,3 +199,12 @@ def test_every_key_of_a_study_is_documented() -> None:
 
     documented = keys(schema.TypeAdapter(config.StudyFile).json_schema())
     assert len(documented) > 80 and {key for key in documented if f"`{key}`" not in text} == set()
+
+
+@pytest.mark.parametrize("key", ["absent", "absent_datasets", "entries", "needs"])
+def test_an_experiment_file_sets_nothing_that_is_planned(tmp_path: Path, key: str) -> None:
+    original = (ROOT / "config" / "experiments" / "known-truth.yaml").read_text(encoding="utf-8")
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "known-truth.yaml").write_text(f"{original}{key}: [mos]\n", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"known-truth\.yaml: unknown key '{key}'"):
+        small.load(tmp_path)

@@ -10,7 +10,7 @@ import pandas as pd
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.statistics.samples import Summary
-from softmax_bottleneck.study import Experiment
+from softmax_bottleneck.study import PlannedExperiment
 
 NOT_PRINTED = "N/A"  # in a published table, where a number would mean nothing
 P_VALUES = (metrics.P_VALUE, metrics.P_VALUE_WELCH)
@@ -285,7 +285,7 @@ class Table:
         sections: the sections from top to bottom.
     """
 
-    experiment: Experiment
+    experiment: PlannedExperiment
     caption: str
     head: str
     sections: tuple[Section, ...]

@@ -22,7 +22,7 @@ from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Study, did_you_mean, load_experiment
+from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, load_experiment
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
@@ -45,7 +45,8 @@ def render(study: Study, folder: Path) -> None:
     """
     found = records.load(folder)
     show_archived = not study.is_of_own_texts and archive.archived_runs()
-    archived = [load_experiment(name, study.file.resolve().parent) for name in ARCHIVED if show_archived]
+    near = study.file.resolve().parent
+    archived = [PlannedExperiment.of(load_experiment(name, near)) for name in ARCHIVED if show_archived]
     experiments = (*study.experiments, *archived)
     known = declarations()
     heads = {run.model: known[run.head.name].label for run in (*study.runs, *study.searched)}

@@ -23,7 +23,16 @@ from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Column, Dataset, Experiment, Run, Study, did_you_mean, load_dataset, load_study
+from softmax_bottleneck.study import (
+    Column,
+    Dataset,
+    PlannedExperiment,
+    Run,
+    Study,
+    did_you_mean,
+    load_dataset,
+    load_study,
+)
 
 PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
 PUBLISHED = paths.ROOT / "report" / "published"
@@ -132,7 +141,7 @@ class Source:
         rows: {model: label} of all of `models`, then of the models in the experiment's YAML that the study lacks.
     """
 
-    def __init__(self, study: Study, experiment: Experiment, results: records.Records) -> None:
+    def __init__(self, study: Study, experiment: PlannedExperiment, results: records.Records) -> None:
         self.study, self.experiment, self.records = study, experiment, results
         self.published = read_published(experiment.published)
         self._folder = study.file.resolve().parent

@@ -15,6 +15,7 @@ from softmax_bottleneck.study.study_file import (
     Contrast,
     Contrasts,
     Experiment,
+    PlannedExperiment,
     Search,
     StudyFile,
     load_experiment,

@@ -21,7 +21,15 @@ from softmax_bottleneck.study import study_file
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
-from softmax_bottleneck.study.study_file import Contrasts, Experiment, ExperimentChanges, Search, StudyFile, Tuning
+from softmax_bottleneck.study.study_file import (
+    Contrasts,
+    Experiment,
+    ExperimentChanges,
+    PlannedExperiment,
+    Search,
+    StudyFile,
+    Tuning,
+)
 from softmax_bottleneck.study.tuning import Point, Round, Trial, TunedModel
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
@@ -30,7 +38,6 @@ UNCHANGED = (
     *("tuning", "contrasts"),
 )
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
-Planned = tuple[list[Run], int | None, Stages]  # the runs of a model on a corpus, the authors' seed, what may follow
 Placed = TypeVar("Placed", Run, Evaluation, Unit, Round)
 
 
@@ -74,7 +81,7 @@ class Study:
     mirror: Path | None
     datasets: Mapping[str, Dataset]
     labels: Mapping[str, str]
-    experiments: tuple[Experiment, ...]
+    experiments: tuple[PlannedExperiment, ...]
     runs: tuple[Run, ...]
     searches: Mapping[str, Search] = field(default_factory=dict)
     author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -125,7 +132,7 @@ class Study:
         return dataclasses.replace(now, max_wall=self.max_wall, time_margin=self.time_margin)
 
     # --- what experiments include
-    def runs_of(self, experiment: Experiment) -> tuple[Run, ...]:
+    def runs_of(self, experiment: PlannedExperiment) -> tuple[Run, ...]:
         """Return the training runs that an experiment needs: one per model, corpus and seed.
 
         `Experiment.seeds` says which seeds are taken. Duplicates (`Run.duplicate_of`) are included.
@@ -316,7 +323,7 @@ def load_study(
     for path in declared.heads:
         registry.add(file.parent / path)
     plan = _Planner(declared, file, store.study_folder(declared.study) / "choices" if with_choices else None)
-    planned: dict[tuple[str, str], Planned] = {}
+    planned: dict[tuple[str, str], PlannedModel] = {}
     tuned: list[TunedModel] = []
     for dataset, (name, models) in itertools.product(plan.datasets.values(), plan.families.items()):
         entry = declared.models[name]
@@ -337,13 +344,13 @@ def load_study(
         datasets=plan.datasets,
         labels=plan.labels,
         experiments=tuple(itertools.starmap(plan.experiment, declared.experiments.items())),
-        runs=_with_duplicates(run for runs, _, _ in planned.values() for run in runs),
+        runs=_with_duplicates(run for model in planned.values() for run in model.runs),
         searches={
             name: Search(grid, math.prod(map(len, grid.values())), tuple(dict.fromkeys(trials)))
             for name, (grid, trials) in searches.items()
         },
-        author_seeds={key: seed for key, (_, seed, _) in planned.items() if seed is not None},
-        stages={key: stages for key, (_, _, stages) in planned.items()},
+        author_seeds={key: model.author_seed for key, model in planned.items() if model.author_seed is not None},
+        stages={key: model.stages for key, model in planned.items()},
         fits={
             name: units_of(name, fits, plan.execution, f"{where}: fits.{name}") for name, fits in declared.fits.items()
         },
@@ -373,7 +380,7 @@ def _check_evaluations(study: Study) -> None:
 
     In the records, the numbers of one of the two would replace those of the other.
     """
-    first: dict[tuple[str, str], Experiment] = {}
+    first: dict[tuple[str, str], PlannedExperiment] = {}
     for experiment in study.experiments:
         for run in study.runs_of(experiment) if "dynamic" in experiment.stages else ():
             other = first.setdefault((run.dataset, run.model), experiment)
@@ -400,6 +407,21 @@ def _check_known(names: Iterable[str] | None, known: Collection[str], place: str
     for name in names or ():
         if name not in known:
             raise UserError(f"{place}: {name!r} is not in this study{did_you_mean(name, known)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedModel:
+    """The plan of a model on a corpus.
+
+    Attributes:
+        runs: its training runs, one per seed.
+        author_seed: the seed of the authors' published run, or None.
+        stages: the settings of finetuning and dynamic evaluation, which may follow.
+    """
+
+    runs: list[Run]
+    author_seed: int | None
+    stages: Stages
 
 
 @section
@@ -458,11 +480,10 @@ class _Planner:
         self.execution = {key: getattr(declared, key) for key in ("threads", "device", "deterministic")}
         _check_names(declared, self.members, self.where)
 
-    def model(self, dataset: Dataset, model: study_file.Model) -> Planned:
-        """Return (runs, author_seed, stages) of a model on a dataset.
+    def model(self, dataset: Dataset, model: study_file.Model) -> PlannedModel:
+        """Return the plan of a model on a dataset.
 
-        `author_seed` is the seed of the authors' published run, or None. `stages` has the settings of finetuning and
-        dynamic evaluation. Layers of settings are applied in order; the model's own `body` and `schedule` come last.
+        Layers of settings are applied in order; the model's own `body` and `schedule` come last.
         """
         entry, merged, author = model.entry, {part: dict[str, Any]() for part in PARTS}, None
         for layer in (*self.declared.settings, study_file.Layer(body=entry.body, schedule=entry.schedule)):
@@ -486,9 +507,9 @@ class _Planner:
         stages = Stages.of(head, settings.schedule, merged["finetune"], merged["dynamic"])
         if problem := stages.dynamic.unsuitable_rates:
             raise UserError(f"{where}: {problem}")
-        return runs, author, stages
+        return PlannedModel(runs=runs, author_seed=author, stages=stages)
 
-    def search(self, tuning: Tuning, dataset: Dataset, model: study_file.Model) -> tuple[TunedModel, Planned]:
+    def search(self, tuning: Tuning, dataset: Dataset, model: study_file.Model) -> tuple[TunedModel, PlannedModel]:
         """Return the search for the settings of a model on a corpus, and what follows it (see `model`).
 
         No run follows before the search has ended with a choice.
@@ -502,11 +523,11 @@ class _Planner:
             member = study_file.member(model, point, place)
             self.labels[member.name] = member.label
             searching = dataclasses.replace(member, entry=dataclasses.replace(member.entry, seeds=tuning.seeds))
-            runs = tuple(self.model(dataset, searching)[0])
+            runs = tuple(self.model(dataset, searching).runs)
             return Trial({setting: runs[0].value(setting) for setting in point}, runs)
 
         points = [dict(zip(tuning.grid, values, strict=True)) for values in itertools.product(*tuning.grid.values())]
-        expected = self.model(dataset, study_file.at_point(model, points[0], place))[0]
+        expected = self.model(dataset, study_file.at_point(model, points[0], place)).runs
         if shared := sorted({run.seed for run in expected}.intersection(tuning.seeds)):
             problem = f"seed {shared[0]} also trains {model.name!r} for the comparison"
             raise UserError(f"{self.where}: tuning.seeds: {problem}")
@@ -517,10 +538,11 @@ class _Planner:
             choice = artefacts.read_json(file) if file and artefacts.is_sound(file) else None
             trials += map(trial, choice["following"] if choice else ())
         point = choice["chosen"] if choice else {}
-        runs, author, stages = self.model(dataset, study_file.at_point(model, point, self.where))
-        return TunedModel(tuple(rounds), choice, tuple(expected)), (runs if choice else [], author, stages)
+        following = self.model(dataset, study_file.at_point(model, point, self.where))
+        following = following if choice else dataclasses.replace(following, runs=[])
+        return TunedModel(tuple(rounds), choice, tuple(expected)), following
 
-    def experiment(self, name: str, changes: ExperimentChanges | None) -> Experiment:
+    def experiment(self, name: str, changes: ExperimentChanges | None) -> PlannedExperiment:
         """Return an experiment restricted to the models and datasets of this study.
 
         If the study cannot make the whole experiment, the attribute `needs` of the result says why.
@@ -552,7 +574,7 @@ class _Planner:
             needs = f"This study has none of its models ({', '.join(original.models)})."
         elif lacks_fits and not needs:
             needs = f"This study has no `{options['fits']}` under `fits`" + (" with `gradient: true`." if fits else ".")
-        experiment = dataclasses.replace(
+        experiment = PlannedExperiment.of(
             original,
             options=options,
             seeds=changes.seeds or original.seeds,
@@ -563,7 +585,7 @@ class _Planner:
         )
         return self._with_absent(experiment, original)
 
-    def _with_absent(self, shown: Experiment, original: Experiment) -> Experiment:
+    def _with_absent(self, shown: PlannedExperiment, original: Experiment) -> PlannedExperiment:
         """Return the experiment `shown` with its attributes `absent` and `absent_datasets` filled in.
 
         These attributes list the models and corpora of the published table that `shown` lacks. An experiment without

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import pydantic
 from pydantic import Discriminator, Field, Tag
@@ -54,9 +54,6 @@ class Column:
 class Experiment:
     """A table or figure of the report, as its YAML file declares it.
 
-    `load_study` then applies the changes that the study's file makes to the experiment. It restricts `models` and
-    `datasets` to those of the study, and sets `needs`, `entries`, `absent` and `absent_datasets`.
-
     Attributes:
         id: name of the experiment, equal to the file's name.
         source: the paper or study that the table or figure comes from; each source is a chapter of the report.
@@ -78,14 +75,8 @@ class Experiment:
         published_rows: {model: where its published numbers are}, for models with another name in report/published.
             Example: `{mos-nt-components10: {model: mos-nt, condition: "^K=10;"}}`. Here `mos-nt` is the name in
             report/published. Every other key is a column of the CSV files; its cells must match the regular expression.
-        needs: reason why the experiment, or a part of it, cannot be made; empty if the whole can be made.
         columns: columns of the table, one metric each, in order.
         options: keyword arguments of the view.
-        entries: names under `models` of the study's YAML that belong to the experiment. A grid is one name here, even
-            if none of its models is trained; `models` has every trained model of the grid.
-        absent: models of the published table that the experiment does not show in this study.
-        absent_datasets: corpora of the published table that the experiment does not show in this study, not even by a
-            proxy.
     """
 
     id: schema.Name
@@ -112,21 +103,8 @@ class Experiment:
     seeds: SeedChoice = "all"
     stages: schema.Unique[Literal["finetune", "dynamic"]] = ()
     published_rows: Mapping[str, Annotated[Mapping[str, str], Field(min_length=1)]] = schema.EMPTY
-    needs: str = ""
     columns: tuple[Column, ...] = ()
     options: schema.Options = schema.EMPTY
-    entries: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    absent_datasets: tuple[str, ...] = ()
-
-    @property
-    def is_void(self) -> bool:
-        """True if no part of the experiment can be measured, because the study has no model or no corpus for it.
-
-        The attribute `needs` has the reason. Published numbers or examples, if there are any (`quotes`), are still
-        shown.
-        """
-        return bool(self.needs) and not (self.datasets and self.entries)
 
     @property
     def quotes(self) -> bool:
@@ -150,6 +128,41 @@ class Experiment:
     def fits(self) -> str:
         """The name under `fits` of the study's YAML whose results the experiment shows; empty if it shows no fits."""
         return str(self.options.get("fits", ""))
+
+
+@schema.section
+class PlannedExperiment(Experiment):
+    """An experiment in a study, with the changes that the study's file makes to it.
+
+    `models` and `datasets` are restricted to those of the study. `load_study` sets the further attributes.
+
+    Attributes:
+        needs: reason why the experiment, or a part of it, cannot be made; empty if the whole can be made.
+        entries: names under `models` of the study's YAML that belong to the experiment. A grid is one name here, even
+            if none of its models is trained; `models` has every trained model of the grid.
+        absent: models of the published table that the experiment does not show in this study.
+        absent_datasets: corpora of the published table that the experiment does not show in this study, not even by a
+            proxy.
+    """
+
+    needs: str = ""
+    entries: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    absent_datasets: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, experiment: Experiment, **changes: Any) -> Self:
+        """Return an experiment with other values of some attributes."""
+        return cls(**vars(experiment) | changes)
+
+    @property
+    def is_void(self) -> bool:
+        """True if no part of the experiment can be measured, because the study has no model or no corpus for it.
+
+        The attribute `needs` has the reason. Published numbers or examples, if there are any (`quotes`), are still
+        shown.
+        """
+        return bool(self.needs) and not (self.datasets and self.entries)
 
 
 def load_experiment(name: str, near: Path) -> Experiment:

@@ -21,7 +21,7 @@ from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.report.views import fits, perplexity, published_size, ranks, settings, tuning, words
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import Experiment, Study, did_you_mean, find_config, load_experiment, read, schema
+from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
 MODULES = (fits, perplexity, published_size, ranks, settings, tuning, words)
 # Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
@@ -84,7 +84,7 @@ def check_options(study: Study) -> None:
             raise UserError(f"{study.file}: experiments.{experiment.id}: {problem}") from error
 
 
-def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
+def options_of(study: Study, experiment: PlannedExperiment) -> dict[str, Any]:
     """Return {option: value} of an experiment, as keyword arguments of its view, with defaults filled in.
 
     Raises:
@@ -111,7 +111,7 @@ def options_of(study: Study, experiment: Experiment) -> dict[str, Any]:
         raise UserError(f"{place}: {error}") from None
 
 
-def build(study: Study, experiment: Experiment, results: records.Records) -> Table | Figure:
+def build(study: Study, experiment: PlannedExperiment, results: records.Records) -> Table | Figure:
     """Return the table or figure of an experiment, made from `results`, the records of the study.
 
     If the study has no model or no corpus for the experiment, a table has no sections, and a figure shows the reason as
