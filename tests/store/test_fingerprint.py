@@ -15,7 +15,7 @@ from softmax_bottleneck.store import fingerprint as fp
 PACKAGE = "softmax_bottleneck"
 # The promise, said again: whose edit re-runs nothing.
 NEUTRAL_ROOMS = {"store", "study", "jobs"}
-NEUTRAL_MODULES = {"corpora.split_overlap", "measuring.measure"}
+NEUTRAL_MODULES = {"corpora.split_overlap", "measuring.measure", "heads.registry", "heads.declaration"}
 COUNTED_ALL_THE_SAME = {"study.tuning", "store.seeds", "study.costs", "jobs.numerics"}
 # What no step of the workflow imports.
 BESIDE_THE_STEPS = {"__main__", "records.verify", "report.numbers", "records.metrics"}
@@ -171,6 +171,8 @@ def with_one_constant_changed(source: str) -> str:
     """The source with another number or text in its last constant; with a constant more where it has none."""
     tree = ast.parse(source)
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    declared = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HEAD"]
+    texts |= {id(node) for head in declared for node in ast.walk(head)}  # what tables and figures show of a head
     parts_of_f_strings = {
         id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)
     }
