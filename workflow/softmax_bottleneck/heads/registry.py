@@ -102,11 +102,8 @@ def _declaration(path: Path) -> Declaration | None:
     """
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}). {EXPECTED}") from None
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise UserError(f"{path}{line}: is not Python code ({getattr(error, 'msg', error)}). {EXPECTED}") from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}). {EXPECTED}") from None
     statements = {name: statement for statement in tree.body for name in _names(statement)}
     needed, waiting = set[ast.stmt](), ["HEAD"]
     while waiting:

@@ -391,9 +391,7 @@ def not_shown(evidence: Evidence) -> str:
 
 def picture(found: Mapping[Model, Sample]) -> Scatter:
     """Return the figure of every head of report/findings.yaml against the softmax."""
-    by_head = (
-        contrasts.against_baseline(found, label, head, TEXTS["baseline"]) for label, head in TEXTS["heads"].items()
-    )
+    by_head = (contrasts.against_baseline(found, label, head, TEXTS["baseline"]) for label, head in heads().items())
     places = {setting: place for place, setting in enumerate(contrasts.settings_of(found))}
     return Scatter(panels(sorted(itertools.chain(*by_head), key=lambda one: places[one.setting])))
 

@@ -23,16 +23,8 @@ from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
 from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import (
-    Column,
-    Dataset,
-    PlannedExperiment,
-    Run,
-    Study,
-    did_you_mean,
-    load_dataset,
-    load_study,
-)
+from softmax_bottleneck.study import Column, Dataset, Run, Study, did_you_mean, load_dataset, load_study
+from softmax_bottleneck.study.study_file import PlannedExperiment
 
 PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
 PUBLISHED = paths.ROOT / "report" / "published"

@@ -21,15 +21,7 @@ from softmax_bottleneck.study import study_file
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
 from softmax_bottleneck.study.fits import Unit, units_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
-from softmax_bottleneck.study.study_file import (
-    Contrasts,
-    Experiment,
-    ExperimentChanges,
-    PlannedExperiment,
-    Search,
-    StudyFile,
-    Tuning,
-)
+from softmax_bottleneck.study.study_file import Experiment, PlannedExperiment, StudyFile, Tuning
 from softmax_bottleneck.study.tuning import Point, Round, Trial, TunedModel
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
@@ -83,7 +75,7 @@ class Study:
     labels: Mapping[str, str]
     experiments: tuple[PlannedExperiment, ...]
     runs: tuple[Run, ...]
-    searches: Mapping[str, Search] = field(default_factory=dict)
+    searches: Mapping[str, study_file.Search] = field(default_factory=dict)
     author_seeds: Mapping[tuple[str, str], int] = field(default_factory=dict)
     stages: Mapping[tuple[str, str], Stages] = field(default_factory=dict)
     replicas_per_job: int = 1
@@ -94,7 +86,7 @@ class Study:
     fit_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     tuning: Tuning | None = None
     tuned: tuple[TunedModel, ...] = ()
-    contrasts: Contrasts | None = None
+    contrasts: study_file.Contrasts | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -346,7 +338,7 @@ def load_study(
         experiments=tuple(itertools.starmap(plan.experiment, declared.experiments.items())),
         runs=_with_duplicates(run for model in planned.values() for run in model.runs),
         searches={
-            name: Search(grid, math.prod(map(len, grid.values())), tuple(dict.fromkeys(trials)))
+            name: study_file.Search(grid, math.prod(map(len, grid.values())), tuple(dict.fromkeys(trials)))
             for name, (grid, trials) in searches.items()
         },
         author_seeds={key: model.author_seed for key, model in planned.items() if model.author_seed is not None},
@@ -542,7 +534,7 @@ class _Planner:
         following = following if choice else dataclasses.replace(following, runs=[])
         return TunedModel(tuple(rounds), choice, tuple(expected)), following
 
-    def experiment(self, name: str, changes: ExperimentChanges | None) -> PlannedExperiment:
+    def experiment(self, name: str, changes: study_file.ExperimentChanges | None) -> PlannedExperiment:
         """Return an experiment restricted to the models and datasets of this study.
 
         If the study cannot make the whole experiment, the attribute `needs` of the result says why.
@@ -557,7 +549,7 @@ class _Planner:
             UserError: the experiment is unknown, or `changes` names a model or dataset that the study lacks.
         """
         original, place = study_file.load_experiment(name, self.near), f"{self.where}: experiments.{name}"
-        changes = changes or ExperimentChanges()
+        changes = changes or study_file.ExperimentChanges()
         if changes.models == ("all",):
             entries = [name for name, entry in self.declared.models.items() if not entry.is_variant]
         else:
