@@ -66,6 +66,15 @@
 
   // --- filters ------------------------------------------------------------------------------------------------------
   const state = { head: "", corpus: "", published: true };
+  const search = (words) => { // in the parts of the page; those that have the words open
+    const [text, parts] = [words.trim().toLowerCase(), all("details.entry, #claims tbody > tr:has(details)")];
+    parts.forEach((part) => {
+      const found = part.textContent.toLowerCase().includes(text);
+      part.hidden = !found;
+      if (part.tagName === "DETAILS") part.open = Boolean(text) && found;
+    });
+    status.textContent = text ? `${parts.filter((part) => !part.hidden).length} parts have these words.` : "";
+  };
   const status = make("p", { className: "found" });
   status.setAttribute("role", "status");
   const showPublished = (body) => {
@@ -98,8 +107,10 @@
     box.addEventListener("change", () => { state.published = box.checked; apply(); });
     const published = document.querySelector("tr.paper") ? [make("label", { className: "box" }, box, "published numbers")] : [];
     const controls = [...choice("head", "Head", values("head")), ...choice("corpus", "Corpus", corpora), ...published];
-    if (!controls.length) return;
-    const legend = make("legend", { textContent: "Show in tables" });
+    const words = make("input", { type: "search" });
+    words.addEventListener("input", () => search(words.value));
+    controls.unshift(make("label", {}, "Search", words));
+    const legend = make("legend", { textContent: "Show" });
     const isNarrow = matchMedia("(max-width: 69.99rem)").matches; // there the contents are folded, and filters with them
     document.querySelector(isNarrow ? "nav details" : "nav")[isNarrow ? "append" : "prepend"](make("fieldset", { className: "filters" }, legend, ...controls, status));
   };
@@ -115,6 +126,9 @@
     links.forEach((_, id) => { const section = document.getElementById(id); if (section) seen.observe(section); });
   };
 
+  addEventListener("hashchange", () => {
+    if (location.hash === "#all") all("details").forEach((part) => { part.open = true; });
+  });
   all("main table").forEach(sortable);
   filters();
   follow();

@@ -148,7 +148,7 @@ def test_the_loss_stands_by_law_head_and_width(study, filled):
     assert list(rows) == ["Softmax", "GSS", "Equal MoS"] and parts[1].columns == ("d = 4", "d = 16")
     first = rows["GSS"].cells[0]
     assert first.measured == cells.MeasuredCell(pytest.approx(0.4015), pytest.approx(0.001 / math.sqrt(2)), 2)
-    assert first.text == "0.4015 ± 0.0007" and first.count == "n = 2"
+    assert first.text == "0.4015 ± 0.0007" and first.count == "2"
 
 
 def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):

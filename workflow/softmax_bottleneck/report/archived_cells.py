@@ -34,7 +34,12 @@ def fill(table: Table, study: Study) -> Table:
             pairs = zip(row.cells, found, strict=True)
             cells = (replace(cell, archived=value) if cell.is_empty else cell for cell, value in pairs)
             rows.append(replace(row, cells=tuple(cells)))
-        sections.append(replace(section, rows=tuple(rows)))
+        origins = dict.fromkeys(
+            f"{cell.archived.study} ({cell.archived.hardware})" for row in rows for cell in row.cells if cell.archived
+        )
+        note = f"In grey, from archives: {'; '.join(origins)}." if origins else ""
+        note = " ".join(filter(None, [section.note, note]))
+        sections.append(replace(section, rows=tuple(rows), note=note))
     return replace(table, sections=tuple(sections))
 
 

@@ -141,10 +141,16 @@ class Cell:
 
     @property
     def count(self) -> str:
-        """The number of runs as text: `n = 3`, or `n = 2 of 3` if runs are missing; empty if none is to be measured."""
+        """The number of runs as text: `3`, or `2 of 3` if runs are missing; empty if none is to be measured."""
         have = self.measured.n if self.measured else 0
-        text = f"n = {have}" if have == self.planned else f"n = {have} of {self.planned}"
+        text = f"{have}" if have == self.planned else f"{have} of {self.planned}"
         return text if self.planned and self.wanted else ""
+
+    @property
+    def absence(self) -> str:
+        """The reason why the cell shows a dash instead of a value; empty if it shows a value or is to stay blank."""
+        is_shown = self.measured is not None or self.label or self.archived
+        return "" if is_shown or not self.wanted else self.gap or self.note or "not measured"
 
     @property
     def difference(self) -> float | None:
@@ -254,6 +260,12 @@ class Section:
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
     note: str = ""
+
+    @property
+    def absences(self) -> tuple[str, ...]:
+        """The distinct reasons why cells show a dash, in rows that show something."""
+        cells = (cell for row in self.rows if not row.absent for cell in row.cells)
+        return tuple(dict.fromkeys(filter(None, (cell.absence for cell in cells))))
 
     def definition(self, column: int) -> metrics.Metric | None:
         """Return the metric of a column, taken from its first cell with a metric; None if there is none."""

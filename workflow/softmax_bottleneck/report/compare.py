@@ -6,9 +6,10 @@ The rule by which `overall` combines the verdicts of several studies was fixed b
 The folders may be read-only and may come from another machine.
 """
 
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.cells import mean_of
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.contrasts import Contrast
+from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.statistics.intervals import ALPHA
 from softmax_bottleneck.statistics.pooled import holm
 from softmax_bottleneck.store.errors import UserError
@@ -32,6 +34,7 @@ RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
 HEAD_METRICS = (TEST_PPL, *RANKS.values())
 MIXED = "mixed"
 OVERALL = (r.REPRODUCED, r.NOT_REPRODUCED, MIXED, r.UNDECIDED, r.CONFOUNDED, r.CANNOT)
+SYNTHETIC_TEXTS = "Known distributions"  # a column of the table of verdicts
 SOUND = (r.REPRODUCED, r.NOT_REPRODUCED, r.UNDECIDED)  # verdicts of studies whose premises hold
 WIDEST = 44  # characters of a column on a terminal
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
@@ -89,10 +92,8 @@ def overall(entries: Sequence[Entry]) -> str:
 def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[str, Any]:
     """Return the table of verdicts, with a row for each claim in the first study's claims.json.
 
-    The first study has a column for each of its corpora. Any other study has a column for each corpus on which it can
-    test one of the claims. If there is no such corpus, the study has one column for the claims that need no corpus, or
-    none if it cannot test these either. A claim that needs no corpus has one cell per study, which spans all columns of
-    the study.
+    The first column is of the first study. The others are of all other studies that can test one of the claims, a
+    column per corpus; synthetic languages and fits to known distributions share one.
 
     Args:
         studies: the studies; the first one is the study whose report is made.
@@ -101,72 +102,60 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
     Returns:
         A dict with three keys:
 
-        * `groups`: the studies that have columns, each a dict with the keys `name`, `study`, `title` and `hardware`
-          (the attributes of `FinishedStudy`), and `places` (the titles of its columns).
+        * `columns`: the titles of the columns.
         * `parts`: the papers, each a dict with `title` and `rows`. A row has the keys `id`, `statement`, `where`
           (place in the paper), `limits` (what the evidence does not show), `criterion` (the rule as text), `overall`
-          (the overall verdict) and `cells` (a list of dicts with a study's verdict and number, as yielded by `_cells`).
+          (the overall verdict), `cells` (the overall verdict of each column, or "") and `evidence` (a list of dicts
+          with the verdicts of single studies, as returned by `_evidence`).
         * `counts`: a list of pairs (overall verdict, number of rows).
     """
     own = studies[0]
     names = dict.fromkeys(entry["id"] for entry in own.claims)
-    columns = []
-    for study in studies:
-        tested = {one["dataset"] for one in study.claims if one["id"] in names and one["verdict"] != r.CANNOT}
-        places = [place for place in study.datasets if study is own or place in tested]
-        # A study that only fits known distributions has one column.
-        columns.append((study, places or [r.SYNTHETIC] if places or r.SYNTHETIC in tested else []))
+    tested: dict[str, dict[str, list[tuple[FinishedStudy, Entry]]]] = {"": {}}
+    for study, entry in ((one, entry) for one in studies for entry in one.claims if entry["id"] in names):
+        if study is own or entry["verdict"] != r.CANNOT:
+            column = "" if study is own else _place(study, entry["dataset"])
+            tested.setdefault(column, {}).setdefault(entry["id"], []).append((study, entry))
+    places = sorted(tested, key=lambda place: (place != "", place == SYNTHETIC_TEXTS, place))
     parts: dict[str, list[dict[str, Any]]] = {}
     for name in names:
-        cells = [cell for study, places in columns for cell in _cells(study, places, name, study is own)]
-        entries = [cell["entry"] for cell in cells if cell["entry"]]
-        facts = {key: entries[0][key] for key in ("id", "statement", "where", "limits", "criterion")}
-        row = facts | {"cells": cells, "overall": overall(entries)}
-        parts.setdefault(titles.get(entries[0]["source"], entries[0]["source"]), []).append(row)
+        by_place = [tested[place].get(name, []) for place in places]
+        pairs = list(itertools.chain(*by_place))
+        facts = {key: pairs[0][1][key] for key in ("id", "statement", "where", "limits", "criterion")}
+        row = facts | {
+            "overall": overall([entry for _, entry in pairs]),
+            "cells": [overall([entry for _, entry in own]) if own else "" for own in by_place],
+            "evidence": [_evidence(study, entry, study is own) for study, entry in pairs],
+        }
+        parts.setdefault(titles.get(pairs[0][1]["source"], pairs[0][1]["source"]), []).append(row)
     counted = Counter(row["overall"] for rows in parts.values() for row in rows)
-    groups = [
-        {key: getattr(study, key) for key in ("name", "study", "title", "hardware")}
-        | {"places": [study.corpora.get(place, "") for place in places]}
-        for study, places in columns
-        if places
-    ]
     return {
-        "groups": groups,
+        "columns": ["This study", *places[1:]],
         "parts": [{"title": title, "rows": rows} for title, rows in parts.items()],
         "counts": [(verdict, counted[verdict]) for verdict in OVERALL if counted[verdict]],
     }
 
 
-def _cells(study: FinishedStudy, places: Sequence[str], name: str, is_own: bool) -> Iterator[dict[str, Any]]:
-    """Yield the cells of one study in the row of one claim: one per corpus, or one that spans all corpora.
+def _place(study: FinishedStudy, dataset: str) -> str:
+    """Return the title of a corpus, or SYNTHETIC_TEXTS for synthetic languages and fits."""
+    known = bundled_dataset(dataset)
+    is_synthetic = dataset == r.SYNTHETIC or (known is not None and known.kind == "language")
+    return SYNTHETIC_TEXTS if is_synthetic else study.title_of(dataset)
 
-    Args:
-        study: the study.
-        places: the corpora that are columns of the study.
-        name: the id of the claim.
-        is_own: True if the report is made for this study.
 
-    Yields:
-        A dict per cell, with these keys:
+def _evidence(study: FinishedStudy, entry: Entry, is_own: bool) -> dict[str, Any]:
+    """Return the verdict of one study on one corpus as a dict.
 
-        * `study`: name of the study, hardware and corpus as one text.
-        * `span`: the number of columns that the cell spans.
-        * `entry`: the claim's entry of claims.json; None if the claim was not evaluated.
-        * `number`: name and value of the entry's first number as text; empty if there is no value.
-        * `is_own`: the argument `is_own`.
+    The keys are `study` (title of the study, hardware and corpus as one text), `entry` (the entry of claims.json),
+    `number` (name and value of its first number as text; empty if there is no value) and `is_own`.
     """
-    entries = {entry["dataset"]: entry for entry in study.claims if entry["id"] == name}
-    spans = {r.SYNTHETIC: len(places)} if r.SYNTHETIC in entries else dict.fromkeys(places, 1)
-    for place, span in spans.items() if places else ():
-        entry = entries.get(place)
-        number = next((one for one in entry["numbers"][:1] if one["value"] is not None), None) if entry else None
-        yield {
-            "study": ", ".join(filter(None, (study.study, study.hardware, study.corpora.get(place, "")))),
-            "span": span,
-            "entry": entry,
-            "number": f"{number['what']}: {number['text']}" if number else "",
-            "is_own": is_own,
-        }
+    number = next((one for one in entry["numbers"][:1] if one["value"] is not None), None)
+    return {
+        "study": ", ".join(filter(None, (study.title, study.hardware, study.corpora.get(entry["dataset"], "")))),
+        "entry": entry,
+        "number": f"{number['what']}: {number['text']}" if number else "",
+        "is_own": is_own,
+    }
 
 
 # --- "Which head should I use?" --------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The shared parts of all figures: palette, panels and legends, notes on which runs are drawn, and SVG.
 
-The same input gives the same bytes, because an SVG has fixed ids and no date, and text is drawn as outlines. Every SVG
-has a style sheet with dark colours for browsers in dark mode.
+The same input gives the same bytes, because an SVG has fixed ids and no date. Every SVG has a style sheet with dark
+colours for browsers in dark mode.
 """
 
 import hashlib
@@ -41,6 +41,9 @@ MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 LONGEST_NAME = 30
 DASHED = (0, (4, 3))
+MOST_SEEDS = 30  # drawn one by one
+LABEL_GAP = 0.065  # between the names of lines, in heights of a panel
+FONTS = "'DejaVu Sans',Verdana,Arial,sans-serif"
 LEGEND_INCHES = 0.63, 0.078  # of an entry without its name, and of a letter
 NOTHING = "There is nothing to show yet."
 STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
@@ -211,10 +214,13 @@ def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style])
 
 
 # --- what is drawn into panels --------------------------------------------------------------------------------------
-def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], *, dots: bool = False) -> None:
+def curves(
+    axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, Style], *, dots: bool = False
+) -> dict[str, tuple[float, float]]:
     """Draw, for each model, a thick line for the mean over seeds, and the seeds as thin lines or dots.
 
-    The line of the mean covers the values of `x` that all seeds reach.
+    The line of the mean covers the values of `x` that all seeds reach. More than MOST_SEEDS seeds are a band, from the
+    smallest to the largest value. Return {model: right end of its line}.
 
     Args:
         axes: the panel.
@@ -223,15 +229,42 @@ def curves(axes: Axes, data: pd.DataFrame, x: str, y: str, looks: Mapping[str, S
         looks: {model: style}.
         dots: True to draw the seeds as dots.
     """
+    ends: dict[str, tuple[float, float]] = {}
     for model, style in looks.items():
         own = data[data["model"] == model]
         table = own.pivot_table(index=x, columns="seed", values=y).interpolate(method="index", limit_area="inside")
-        if dots:
+        if table.shape[1] > MOST_SEEDS:
+            band = table.dropna().agg(["min", "max"], axis=1)
+            axes.fill_between(band.index, band["min"], band["max"], color=style.colour, alpha=0.2, linewidth=0)
+        elif dots:
             axes.plot(own[x], own[y], **style.dot | {"markersize": 3.5, "alpha": 0.6})
         elif table.shape[1] > 1:
             axes.plot(table.index, table, color=style.colour, linewidth=0.6, alpha=0.45)
         mean = table.dropna().mean(axis=1)
         axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
+        if len(mean):
+            ends[model] = float(mean.index[-1]), float(mean.iloc[-1])
+    return ends
+
+
+def label_lines(
+    axes: Axes, ends: Mapping[str, tuple[float, float]], names: Mapping[str, str], looks: Mapping[str, Style]
+) -> None:
+    """Write the name of each line to the right of the axes, at the height of its end, so that no two overlap.
+
+    `ends` is {model: right end of its line}. The limits of the axes must be final.
+    """
+    axes.autoscale_view()
+    to_axes = axes.transData + axes.transAxes.inverted()
+    wanted = sorted((min(max(float(to_axes.transform(end)[1]), 0.0), 1.0), model) for model, end in ends.items())
+    heights: list[float] = []
+    for height, _ in wanted:
+        heights.append(max(height, heights[-1] + LABEL_GAP) if heights else height)
+    excess = max(heights[-1] - 1.0, 0.0) if heights else 0.0
+    for height, (_, model) in zip(heights, wanted, strict=True):
+        arrow = {"arrowstyle": "-", "color": looks[model].colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
+        place: dict[str, Any] = {"xytext": (1.06, height - excess), "textcoords": "axes fraction", "va": "center"}
+        axes.annotate(names[model], ends[model], fontsize=9, color=LIGHT.ink, arrowprops=arrow, **place)
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:
@@ -252,7 +285,7 @@ def level(axes: Axes, value: float, text: str, end: Literal["left", "right"] = "
     """Draw a dashed horizontal line at `value` with a text at its left or right end."""
     axes.axhline(value, color=LIGHT.ink, linewidth=1, linestyle=DASHED)
     x = {"left": 0.01, "right": 0.99}[end]
-    axes.text(x, value, text, transform=axes.get_yaxis_transform(), ha=end, va="bottom", fontsize=8.5)
+    axes.text(x, value, text, transform=axes.get_yaxis_transform(), ha=end, va="bottom", fontsize=9)
 
 
 def log_x(axes: Axes, values: Sequence[float]) -> None:
@@ -287,17 +320,17 @@ def integer(value: float, _position: object = None) -> str:
 def to_svg(canvas: Canvas) -> str:
     """Return the canvas as SVG, with a style sheet that replaces light colours by dark colours in dark mode.
 
-    To keep a report with dozens of figures small, coordinates are cut to a tenth of a point, ids of glyphs are
-    shortened, and comments and ids of groups are removed.
+    To keep a report with dozens of figures small, coordinates are cut to a tenth of a point, fonts
+    are named once, and comments and ids of groups are removed.
     """
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     svg = re.sub('<!--.*?-->|(?<=<g) id="[^"]*"', "", " ".join(buffer.getvalue().split())).replace("> <", "><")
-    svg = re.sub("DejaVuSans-(?=[0-9a-f])", "c", svg)
-    svg = re.sub(r' (?:d|x|y)="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
+    svg = re.sub(r' font-family: [^"]*?;| transform="rotate\(-0 [^"]*"|<g/>', "", svg)
+    svg = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda place: re.sub(r"(\.\d)\d+", r"\1", place[0]), svg)
     pairs = zip(astuple(LIGHT), astuple(DARK), strict=True)
     rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
-    style = f"<style>@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
+    style = f"<style>text{{font-family:{FONTS}}}@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
     return svg.replace("<defs>", f"{style}<defs>", 1)
 
 

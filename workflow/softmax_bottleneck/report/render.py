@@ -5,6 +5,7 @@ records and the published numbers, but no run folder. The module `report` embeds
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,17 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.report import archive, archived_cells, claims, compare, contrasts, findings, numbers, views
+from softmax_bottleneck.report import (
+    archive,
+    archived_cells,
+    claims,
+    compare,
+    contrasts,
+    findings,
+    numbers,
+    plots,
+    views,
+)
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
@@ -27,6 +38,7 @@ from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, loa
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
 SOURCE_TITLES = {name: about["title"] for name, about in CHAPTERS.items()}
+CURVES = "training-curves"  # the experiment that every report has of the study's main heads
 ARCHIVED = ("published-size", "published-size-spectra")  # experiments that show archived runs
 STAGE_WORDS = {"": "", "finetuned": "finetuned", "dynamic": "dynamic evaluation", "search": "search"}
 SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # metric -> decimals
@@ -47,7 +59,9 @@ def render(study: Study, folder: Path) -> None:
     show_archived = not study.is_of_own_texts and archive.archived_runs()
     near = study.file.resolve().parent
     archived = [PlannedExperiment.of(load_experiment(name, near)) for name in ARCHIVED if show_archived]
-    experiments = (*study.experiments, *archived)
+    trained = tuple(model for model in plots.PALETTE if model in study.labels)
+    drawn = PlannedExperiment.of(load_experiment(CURVES, ROOT / "config"), models=trained, datasets=(*study.datasets,))
+    experiments = (*([drawn] if trained else []), *study.experiments, *archived)
     known = declarations()
     heads = {run.model: known[run.head.name].label for run in (*study.runs, *study.searched)}
     entries = []  # what the page shows around tables and figures, such as title and caption
@@ -127,8 +141,8 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
     `entries` has a dict per table or figure. Its key `source` names the paper or study whose chapter the entry belongs
     to. Its key `void` has the reason why the entry cannot be shown; it is empty if the entry can. A chapter is a dict
-    with the keys `id`, `title`, `about` (a description), `entries` (those to show) and `absent`, which is {reason:
-    entries that cannot be shown for this reason}.
+    with the keys `id`, `title`, `paper` (such as `Kanai 2018, `, or ""), `about` (a description), `entries` (those to
+    show) and `absent`, which is {reason: entries that cannot be shown for this reason}.
     """
     parts: dict[str, dict[str, Any]] = {name: {"entries": [], "absent": {}} for name in CHAPTERS}
     for entry in entries:
@@ -136,7 +150,10 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         home = part["absent"].setdefault(entry["void"], []) if entry["void"] else part["entries"]
         home.append(entry)
     about = {name: CHAPTERS.get(name, {"title": name, "about": ""}) for name in parts}
-    return [{"id": f"chapter-{name}", **about[name], **part} for name, part in parts.items() if part["entries"]]
+    papers = {name: re.match(r"(\w+).* (\d{4})$", facts["title"]) for name, facts in about.items()}
+    short = {name: f"{paper[1]} {paper[2]}, " if paper else "" for name, paper in papers.items()}
+    shown = {name: part for name, part in parts.items() if part["entries"]}
+    return [{"id": f"chapter-{name}", "paper": short[name], **about[name], **part} for name, part in shown.items()]
 
 
 def gaps(study: Study, found: records.Records) -> list[str]:

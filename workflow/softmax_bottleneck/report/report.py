@@ -24,6 +24,7 @@ from softmax_bottleneck.store import artefacts, paths
 PLAIN = " !$()*+,-./:;=?@[]^_`{|}~<>'"  # need no escape in a data address, nor in an attribute in double quotes
 PIXELS_PER_POINT = 4 / 3
 BODY = re.compile("<!-- table -->(.*)<!-- end of table -->", re.DOTALL)  # the table within its own page
+MOST_EMBEDDED = 500_000  # characters of a file for download; the page names the path of a larger one
 PAGE_LINK = "../report/index.html"  # file to which the links in a table's own page lead
 
 
@@ -75,7 +76,9 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     for entry in itertools.chain(*(chapter["entries"] for chapter in page["chapters"])):
         # Add to tables and figures the parts that the page embeds.
         file = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
-        entry["data"] = data_address("text/csv", artefacts.read_text(file))
+        data = artefacts.read_text(file)
+        entry["data"] = data_address("text/csv", data) if len(data) <= MOST_EMBEDDED else ""
+        entry["file"] = file.relative_to(folder).as_posix()
         if entry["kind"] == "table":
             body = BODY.search(artefacts.read_text(file.with_suffix(".html")))
             entry["html"] = Markup(body.group(1).replace(PAGE_LINK, "") if body else "")  # escaped
@@ -85,12 +88,13 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
             width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
             image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
             entry |= {"image": data_address("image/svg+xml", image), "width": width, "height": height}
-    pictures = page["overview"]["panels"]
+    pictures = list(page["overview"]["panels"])
     page["overview"]["data"] = data_address("text/csv", artefacts.read_text(folder / "figures" / "overview.csv"))
     if page["answer"]:
         pictures += page["answer"]["picture"]["panels"] + page["answer"]["findings"]
     for picture in pictures:
         picture["image"] = data_address("image/svg+xml", picture["svg"])
+    page["heads_image"] = data_address("image/svg+xml", environment().get_template("heads.svg.j2").render())
     page["runs_csv"] = data_address("text/csv", page["runs_csv"])
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"

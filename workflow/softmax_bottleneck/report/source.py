@@ -33,6 +33,7 @@ QUOTED = {
     "mos-yang2018": "MoS (as printed by Yang et al. 2018)",
     "moc-yang2018": "MoC (as printed by Yang et al. 2018)",
 }
+SHORTEST_WORD = 4  # of a model's name that its label may show; shorter ones are abbreviations
 NOT_IN_STUDY, BY_PAPER = "not in this study", "quoted by the paper itself"  # reasons of empty cells
 OF_OPTIMIZERS = {"switch_after_epoch": "et-asgd", "nonmonotone_window": "nt-asgd"}  # settings of one optimizer alone
 
@@ -99,13 +100,18 @@ def label(study: Study, model: str) -> str:
 
     The label comes from the first of these sources that has one: the study's YAML; QUOTED (models that nobody here
     trains); config/paper.yaml; the head that has the model's name. Without any, the label is the model's name. If an
-    earlier model of the study has the same label, the model's name is appended: `Softmax (kanai-softmax)`.
+    earlier model of the study has the same label, the first word of the model's name is appended, as in
+    `Softmax (Kanai)` for `kanai-softmax`; or the whole name, if that word is a head's or does not tell models apart.
     """
     heads = {name: head.label for name, head in declarations().items()}
     known = ChainMap(dict(study.labels), QUOTED, dict(paper_study().labels), heads)
     name = known.get(model, model)
-    first = next((other for other, shown in study.labels.items() if shown == name), model)
-    return name if model in (first, name) or model not in study.labels else f"{name} ({model})"
+    same = [other for other, shown in study.labels.items() if shown == name]
+    if model not in same[1:]:
+        return name
+    word = model.partition("-")[0]
+    is_clear = word not in heads and [other for other in same if other.partition("-")[0] == word] == [model]
+    return f"{name} ({word.capitalize() if is_clear and len(word) >= SHORTEST_WORD else model})"
 
 
 def exact_value(results: records.Records, dataset: str, metric: str) -> float | None:

@@ -90,6 +90,7 @@ class Experiment:
         "gradient",
         "published-size",
         "plif-rank",
+        "this-study",
         "tuned",
     ]
     artefact: str

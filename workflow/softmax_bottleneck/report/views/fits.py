@@ -13,6 +13,7 @@ A data frame of fits has one line per fit and these columns:
 `gap_closed` is 1 - KL(fit) / KL(softmax), where both fits have the same distribution, width and seed.
 """
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -41,6 +42,7 @@ AXES = {
 SETTINGS = {"dirichlet": {"d", "alpha", "M"}, "language": {"d", "r", "rank"}}  # kind of a plan -> columns
 ENTROPY = "entropy_nats"
 TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # metric of a fit -> metric of the true distribution, if their names differ
+WIDEST_TITLE = 28  # letters of a line above a heat map
 LEAST_SHARE = -1.0  # smallest gap closed that a panel shows; there the KL is twice that of the softmax
 
 
@@ -190,7 +192,8 @@ def fit_maps_figure(
             table = table.sort_index(ascending=False)
             ticks = {"xticklabels": [f"{d:g}" for d in table], "yticklabels": [f"{m:g}" for m in table.index]}
             plots.heat_map(panel, table, ".2f", vmax=top, linewidths=1, **ticks)
-            panel.set(title=f"{frames.names[model]}: {label}", xlabel="width D", ylabel="words M")
+            title = f"{frames.names[model]}, α = {alpha:g}:\n{textwrap.fill(label, WIDEST_TITLE)}"
+            panel.set(title=title, xlabel="width d", ylabel="words M")
         for panel, size in zip(lines, sizes, strict=False):
             of_size = own[own["M"] == size]
             plots.curves(panel, of_size, "d", metric, _looks(of_size, models), dots=True)

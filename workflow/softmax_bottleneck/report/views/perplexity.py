@@ -1,4 +1,4 @@
-"""Tables of perplexity: models by metrics, tests of every pair of models, synthetic languages.
+"""Tables of perplexity: models by metrics, tests of every pair of models, synthetic languages; and training curves.
 
 The first kind of table corresponds to the main table of every paper, the second to Table 3 of Kanai et al. 2018. The
 third kind compares models with the known true distribution of a synthetic language.
@@ -6,21 +6,21 @@ third kind compares models with the known true distribution of a synthetic langu
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
+
+import pandas as pd
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
 from softmax_bottleneck.records import metrics
-from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL
-from softmax_bottleneck.report import numbers
+from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL, VALID_PPL
+from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import Source, exact_value
 from softmax_bottleneck.statistics.samples import Summary, student_t, welch_t
 from softmax_bottleneck.study import schema
 
-RANK, SIZE = "rank_eff_1e-3", "parameters"
-COLUMNS = ["dataset", "model", "seeds", SIZE, TEST_PPL, RANK]
-REFERENCE = "softmax"
-FAR = 0.5  # a bound farther below the best model than this share of the models' range is shown only as text
-SHADES = "flare"  # from light to dark: readable with every colour-vision deficiency and in grey
+HIGHEST = 1.8  # times the lowest perplexity: the end of the axis of training curves
 SIGNIFICANCE = 0.05  # Kanai et al. 2018
 TESTS = {metrics.P_VALUE: student_t, metrics.P_VALUE_WELCH: welch_t}
 
@@ -135,3 +135,26 @@ def truth_table(source: Source) -> Iterator[Section]:
                 cells.append(Cell(measured, digits=column.digits, metric=metric, note=note, wanted=exact != ""))
             rows.append(Row(key, name, tuple(cells)))
         yield replace(section, rows=(*rows, *section.rows))
+
+
+# --- training curves -------------------------------------------------------------------------------------------------
+def training_figure(source: Source) -> plots.Drawing:
+    """Draw the validation perplexity after every epoch, with a line per model and a panel per corpus."""
+    rows = [
+        (dataset, run.model, run.seed, line["epoch"], line[VALID_PPL])
+        for dataset in source.corpora
+        for run in source.runs(dataset)
+        for line in source.records.curve(run.path)
+    ]
+    data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", VALID_PPL])
+    looks = plots.styles(list(source.models))
+
+    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+        (panel,), lowest = row, own[VALID_PPL].min()
+        ends = plots.curves(panel, own, "epoch", VALID_PPL, looks)
+        panel.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
+        panel.set(ylim=(0.97 * lowest, HIGHEST * lowest))
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+        plots.label_lines(panel, ends, {model: plots.short_name(source.study, model) for model in ends}, looks)
+
+    return plots.by_corpus(source, data, (1, 8.0, 3.8), draw)

@@ -44,6 +44,7 @@ Windows = Mapping[str, tuple[schema.Number, schema.Number]]  # corpus -> range o
 
 # --- points and correlations ----------------------------------------------------------------------------------------
 PAIR = (TEST_PPL, PRESS_RANK)
+FEW_DOTS = 12  # a sentence replaces a figure of fewer
 
 
 def _points(
@@ -149,14 +150,19 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
     """Draw Press rank against test perplexity for the grid of c and k of GSS, measured and published.
 
     Each corpus has a panel of measured and a panel of published points. `windows` gives, for each published corpus, the
-    range (low, high) of test perplexities that the paper singles out. The published panel shades this range.
+    range (low, high) of test perplexities that the paper singles out. The published panel shades this range. A sentence
+    replaces fewer than FEW_DOTS measured points.
     """
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = PUBLISHED in set(data["origin"])
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-        _grid_panel(row[0], ours, f"{plots.corpus_title(source, dataset)}: measured")
+        title = f"{plots.corpus_title(source, dataset)}: measured"
+        if 0 < len(ours) < FEW_DOTS:
+            plots.empty(row[0], f"{title}. {_in_a_sentence(ours)}")
+        else:
+            _grid_panel(row[0], ours, title)
         if has_published:
             _grid_panel(row[1], theirs, plots.paper_title(source, dataset, source.same(dataset, *source.models)))
             window = windows.get(source.corpus(dataset), (math.nan, math.nan))
@@ -164,6 +170,12 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 
     note = f"{plots.count_note(source, data[data['origin'] == MEASURED])} {source.unlearned_note}".rstrip()
     return plots.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw, note)
+
+
+def _in_a_sentence(points: pd.DataFrame) -> str:
+    ends = [points[metric].agg(["min", "max"]) for metric in PAIR]
+    ppl, rank = (numbers.span(list(pair), digits) for pair, digits in zip(ends, (2, 0), strict=True))
+    return f"{len(points)} runs have test perplexities of {ppl} and Press ranks of {rank}."
 
 
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
@@ -189,7 +201,7 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.yaxis.set_major_formatter(plots.integer)
     if slopes:
-        axes.legend(fontsize=8, handletextpad=0.1, labelspacing=0.2)
+        axes.legend(fontsize=9, handletextpad=0.1, labelspacing=0.2)
     if len(points) >= MIN_POINTS:
         slope, offset = np.polyfit(points[TEST_PPL], points[PRESS_RANK], 1)
         ends = np.array([points[TEST_PPL].min(), points[TEST_PPL].max()])
@@ -275,7 +287,7 @@ def _sweep_panel(
         axes.plot(theirs["value"], theirs[metric], "x", linestyle=plots.DASHES[1], linewidth=1.2, color=colour)
     if len(names) > 1:
         handles = [Line2D([], [], **look) for look in LOOKS[: len(names)]]
-        axes.legend(handles, [metrics.find(metric).words for metric in names], fontsize=8)
+        axes.legend(handles, [metrics.find(metric).words for metric in names], fontsize=9)
     if PRESS_RANK in names:
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(plots.integer)
@@ -302,6 +314,7 @@ def spectrum_figure(
         top: upper end of the y axis of a `first` panel.
     """
     data, looks = _singular_values(source, panels), plots.styles(list(source.models), source.study)
+    names = {model: plots.short_name(source.study, model) for model in source.models}
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
     def tolerances_of(dataset: str) -> list[tuple[float, float]]:
@@ -317,12 +330,13 @@ def spectrum_figure(
         for panel, side in zip(row, panels, strict=True):
             if side == "first":
                 shown = min(first, longest)
-                plots.curves(panel, own[own["index"] <= shown], "index", SIGMA, looks)
+                ends = plots.curves(panel, own[own["index"] <= shown], "index", SIGMA, looks)
                 panel.set(title=title, xlabel=f"index (first {shown})", ylabel="σ / σ max")
                 panel.set(xlim=(0, shown), ylim=(0, top))
+                plots.label_lines(panel, ends, names, looks)
                 continue
             y, text = (RAW, "σ, not divided by the largest") if side == "raw" else (SIGMA, "σ / σ max")
-            plots.curves(panel, own[own[y] > 0], "index", y, looks)
+            ends = plots.curves(panel, own[own[y] > 0], "index", y, looks)
             panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=text)
             plots.log_y(panel)
             tolerances = [
@@ -335,9 +349,10 @@ def spectrum_figure(
             panel.xaxis.set_major_locator(MaxNLocator(5))
             if tolerance is not None:
                 plots.level(panel, tolerance, "Press tolerance", end="left")
+            plots.label_lines(panel, ends, names, looks)
 
     count = len(panels)
-    return plots.by_corpus(source, data, (count, 4.7 if count > 1 else 7.0, 3.5), draw, has_legend=True)
+    return plots.by_corpus(source, data, (count, 5.2 if count > 1 else 7.0, 3.5), draw)
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
@@ -369,27 +384,30 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
     The option `snapshots` is read by the step `train` and not used here. If true, that step keeps the weights of some
     epochs, so that their ranks can be measured.
     """
-    names, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models), source.study)
+    columns, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models), source.study)
+    names = {model: plots.short_name(source.study, model) for model in source.models}
     rows = [
-        (dataset, model, run.seed, *map(line.get, names))
+        (dataset, model, run.seed, *map(line.get, columns))
         for dataset in source.corpora
         for model in source.models
         for run in source.runs(dataset, model)
         for line in source.records.detail(run.path, "epoch_ranks") or ()
     ]
-    data = _frame(rows, ("dataset", "model", "seed"), names)
+    data = _frame(rows, ("dataset", "model", "seed"), columns)
 
     def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
         for panel, x, text in zip(row, ("epoch", VALID_PPL), ("epoch", "validation perplexity"), strict=True):
-            plots.curves(panel, own, x, PRESS_RANK, looks, dots=x == VALID_PPL)
+            ends = plots.curves(panel, own, x, PRESS_RANK, looks, dots=x == VALID_PPL)
             panel.set(xlabel=text, ylabel="Press rank")
+            if x == "epoch":
+                plots.label_lines(panel, ends, names, looks)
             panel.yaxis.set_major_formatter(plots.integer)
         row[0].set_title(plots.corpus_title(source, dataset))
         row[0].xaxis.set_major_locator(MaxNLocator(integer=True))
         row[1].set_title("against validation perplexity")
         row[1].invert_xaxis()
 
-    return plots.by_corpus(source, data, (2, 4.7, 3.4), draw, has_legend=True)
+    return plots.by_corpus(source, data, (2, 5.2, 3.4), draw)
 
 
 # --- untrained layers (Merity 2017) ---------------------------------------------------------------------------------
@@ -432,10 +450,15 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
         models = list(dict.fromkeys([*printed["model"], *drawn["model"]]))
         keys = {(model, "") for model in printed["model"]} | set(zip(drawn["model"], drawn["reading"], strict=True))
         rows = {f"{m} {r}".strip(): (m, r) for m, r in sorted(keys, key=lambda key: (key[1], models.index(key[0])))}
-        names = {row: label(source.study, m) + (f" ({r})" if r else "") for row, (m, r) in rows.items()}
+        names = {row: label(source.study, m) + (f" ({_in_words(r)})" if r else "") for row, (m, r) in rows.items()}
         columns = {k: f"K = {k}" for k in sorted({*printed["components"], *drawn["components"]})}
         if rows:
             yield section("synthetic", title, names, columns, partial(cell, metric, rows))
+
+
+def _in_words(reading: str) -> str:
+    """Return the options of a reading as text, such as `no tanh` for `tanh=False`."""
+    return reading.replace("tanh=False", "no tanh").replace("input_scale=", "inputs times ")
 
 
 def rank_sweep_table(source: Source, *, synthetic: Literal["rank-sweep"]) -> Iterator[Section]:
