@@ -42,12 +42,50 @@ def test_with_a_bias_it_is_what_one_program_over_all_words_says(seed: int) -> No
 
 def test_programs_alone_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rivals join by threes, so that programs grow, and no word is settled by a direction."""
-    monkeypatch.setattr(argmax, "_not_ahead", lambda weight, metric, words, deadline: words)
+    monkeypatch.setattr(argmax, "_directions", lambda weight, deadline: ())
     monkeypatch.setattr(argmax, "RIVALS", 3)
     weight = np.random.default_rng(7).normal(size=(50, 3))
     found = words_that_win(weight)
     assert set(found.never) == set(range(50)) - set(ConvexHull(weight).vertices)
     assert found.by_direction == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_narrow_directions_agree_with_one_program_over_all_words(monkeypatch: pytest.MonkeyPatch, dtype: type) -> None:
+    """Clusters of words, some inside the hull of others: with and without narrow directions, and by brute force."""
+    rng = np.random.default_rng(5)
+    weight = rng.normal(size=(6, 8))[rng.integers(0, 6, 90)] + 0.2 * rng.normal(size=(90, 8))
+    weight[:20] = 0.9 * weight[20:80].reshape(20, 3, 8).mean(1) + 0.1 * weight[20:].mean(0)  # never
+    weight = weight.astype(dtype)
+    wide = words_that_win(weight)
+    monkeypatch.setattr(argmax, "NARROW", 8)
+    monkeypatch.setattr(argmax, "STRIDE", 2)
+    monkeypatch.setattr(argmax, "TILE", 16)
+    monkeypatch.setattr(argmax, "ROWS", 7)
+    narrow = words_that_win(weight)
+    assert narrow.never == wide.never == tuple(sorted(brute_force(weight.astype(float), np.zeros(90))))
+    assert narrow.unsettled == 0 and set(narrow.never) >= set(range(20))
+
+
+def test_float64_decides_where_float32_cannot() -> None:
+    """Word 0 leads word 1 by 1e-9 of its length: too little for float32, enough for float64."""
+    weight = np.random.default_rng(2).normal(size=(50, 30))
+    weight[1] = weight[0] * (1 - 1e-9)
+    assert len(words_that_win(weight, seconds=60).never) == 1
+    for direction in argmax._directions(weight, np.inf):
+        test, blocks = direction(np.arange(50))
+        left = np.concatenate([test(block) for block in blocks])
+        assert set(left) == {1}
+
+
+def test_the_time_still_needed_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ten blocks of equal time, four are tested in time: six need one and a half times as long again."""
+    clock = iter(np.arange(0.0, 100.0, 0.25))
+    monkeypatch.setattr(argmax.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(argmax.os, "sched_getaffinity", lambda process: {0})
+    results, needed_s = argmax.in_time(lambda block: block, range(10), deadline=2.0)
+    assert [result for _, result in results] == [0, 1, 2, 3, *[None] * 6]
+    assert needed_s == pytest.approx(6 * 2.0 / 4, rel=0.1)
 
 
 def test_in_many_dimensions_all_win_but_a_mean_of_others() -> None:

@@ -115,9 +115,9 @@ def tokens_until(name):
 
 
 def runs_of_synthetic():
-    """Return the measured.json files of the runs that the step `synthetic` reads: the first of each experiment."""
+    """Return the measured.json files of the runs that the step `synthetic` reads."""
     shown = [experiment for experiment in STUDY.experiments if "synthetic" in experiment.options]
-    paths = dict.fromkeys(run.path for experiment in shown for run in STUDY.runs_of(experiment)[:1])
+    paths = dict.fromkeys(run.path for experiment in shown for run in STUDY.read_by_synthetic(experiment))
     return [STORE.run_folder(path).joinpath("measured.json").as_posix() for path in paths]
 
 

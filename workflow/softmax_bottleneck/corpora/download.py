@@ -51,7 +51,7 @@ def download(study: Study, name: str, say: Say) -> None:
     if dataset.language:
         say(f"{name}: sampling the synthetic language")
         language.write_language(dataset.language, folder)
-    else:
+    elif not dataset.repeat:  # the step `tokenise` makes repeated tokens from their settings
         mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
         if mirror and not mirror.is_dir():
             say(f"{name}: mirror: there is no folder {mirror}; correct `mirror`, or let the files be downloaded")
@@ -61,7 +61,7 @@ def download(study: Study, name: str, say: Say) -> None:
         for source in fetched:
             if source.members:
                 archives.extract(folder / source.name, folder, source.members)
-    texts = sorted(path for path in folder.iterdir() if path.suffix in (".txt", ".npz"))
+    texts = sorted(path for path in folder.glob("*") if path.suffix in (".txt", ".npz"))
     hashes = {path.name: artefacts.sha256_file(path) for path in texts}
     artefacts.write_json(folder / "files.json", {"files": hashes, "provenance": provenance.block()})
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK, VOCABULARY_FILE, Corpus
+from softmax_bottleneck.corpora.repeat import repeated
 from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -56,11 +57,11 @@ def tokenise(study: Study, name: str, say: Say) -> None:
         source = study.store.corpus_folder(name)
         parents = artefacts.read_json(source / "files.json")["files"]
         _refuse_edited(source, parents)
-        made = read_corpus(name, source)
+        made = repeated(dataset.repeat, name) if dataset.repeat else read_corpus(name, source)
     corpus.check_expected(made, dataset.expected)
     check_contexts(dataset, len(made.test))
     corpus.save(made, target, parents, dataset.tokens_id)
-    warnings = [] if dataset.base or dataset.kind == "language" else split_overlap_warnings(made)
+    warnings = split_overlap_warnings(made) if dataset.kind == "corpus" and not dataset.base else []
     facts = corpus.counts(made)
     artefacts.write_json(target / "corpus.json", facts | {"name": name, "doubts": warnings})
     for warning in warnings:

@@ -4,6 +4,7 @@ The choice depends only on validation losses in the done.json of the search's ru
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from softmax_bottleneck.store import artefacts, provenance
@@ -18,8 +19,8 @@ def choose(study: Study, path: str, say: Say) -> None:
     """Write the choice that ends the round of a search at `path` (`Round.path`), a JSON file with these keys.
 
     `dataset`, `model` and `by` say what was tuned. `curve` has a dict per trial: `point`, `runs` (their paths) and
-    `valid_ppl`, null if a run diverged. `best` is the best point, and `interior` is true if all its neighbours were
-    tried. `following` are the points of the next round; if there are none, `chosen` is the best point, else null.
+    the measure `by`, null if a run diverged. `best` is the best point, and `interior` is true if all its neighbours
+    were tried. `following` are the points of the next round; if there are none, `chosen` is the best point, else null.
 
     Raises:
         UserError: a run of every trial diverged.
@@ -35,8 +36,7 @@ def choose(study: Study, path: str, say: Say) -> None:
         for run in trial.runs:
             file = artefacts.checked(study.store.run_folder(run.path) / "done.json")
             parents[f"{run.path}/done.json"] = artefacts.sha256_file(file)
-            done = artefacts.read_json(file)
-            own.append(done["best_valid_loss_nats"] if done["status"] == "ok" else math.inf)
+            own.append(_loss(artefacts.read_json(file), tuning.by))
         losses.append(sum(own) / len(own))
     if not any(map(math.isfinite, losses)):
         problem = f"models.{ended.model}: all {len(losses)} points of the search diverged on {ended.dataset}"
@@ -65,3 +65,11 @@ def choose(study: Study, path: str, say: Say) -> None:
     values = ", ".join(f"{setting} = {value}" for setting, value in best.items())
     verdict = f"{len(decision.following)} more to try" if decision.following else "chosen"
     say(f"{path}: {tuning.by} {ppls[decision.best]:.2f} at {values}, best of {len(losses)}: {verdict}")
+
+
+def _loss(done: Mapping[str, Any], by: str) -> float:
+    """Return the logarithm of a run's measure `Tuning.by`, infinite if the run diverged."""
+    if done["status"] != "ok":
+        return math.inf
+    loss: float = done["best_valid_loss_nats"]
+    return loss if by == "valid_ppl" else math.log(done["steps"] * (2.0 - done["accuracy"]))

@@ -45,6 +45,7 @@ from softmax_bottleneck.ranks import (
     log_normalisers,
     press_rank,
     robustness,
+    top_tokens,
 )
 from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.ranks.spectra import dense_singular_values
@@ -123,15 +124,19 @@ SWEEP = tuple(
 )
 
 
+TOP_SIZES = ((1000, 8), (1000, 16), (1000, 32), (1000, 64), (8000, 16), (8000, 32), (8000, 64))  # V, d
+
+
 def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None], say: Say) -> list[Row]:
     """Return the result rows of a synthetic experiment: dicts, each with one number (`value`) and its name (`metric`).
 
     The experiments "rank-demo" and "rank-sweep" measure untrained layers (`rank_demo`), the second only mixtures of
-    softmaxes of several widths and vocabularies. The others change a trained model's matrix (`ranks.robustness`):
+    softmaxes of several widths and vocabularies. "top-m" counts the tokens of any probabilities at the top of random
+    output matrices. The others change a trained model's matrix (`ranks.robustness`):
     "rebuild" by rounding, "noise" and "noise-effective" by noise.
 
     Args:
-        options: options of the experiment: `synthetic`, one of these five names, and `size`, the number of contexts in
+        options: options of the experiment: `synthetic`, one of these names, and `size`, the number of contexts in
             a trained model's matrix.
         matrix: function from the number of contexts to the rank-ten truncation of a trained model's log-probability
             matrix, or to None if no run has such a matrix. For None there are no result rows. The
@@ -149,8 +154,10 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
         rows = (row for settings in SWEEP for row in rank_demo(settings, say))
         mixtures = (row for row in rows if (row["model"], row["metric"]) == ("mos", "rank"))
         return [row | {"condition": f"{row['condition']};sweep"} for row in mixtures]
+    if name == "top-m":
+        return list(_random_top_tokens(say))
     if name != "rank-demo":
-        known = ", ".join(["rank-demo", "rank-sweep", *robustness.EXPERIMENTS])
+        known = ", ".join(["rank-demo", "rank-sweep", "top-m", *robustness.EXPERIMENTS])
         raise UserError(f"synthetic: {name!r} is unknown, expected one of: {known}")
     return [row for settings in READINGS for row in rank_demo(settings, say)]
 
@@ -250,6 +257,33 @@ def _log_softmax(logits_SV: Array) -> Array:
     return np.asarray(shifted_SV - np.log(np.exp(shifted_SV).sum(1, keepdims=True)))
 
 
+# --- tokens at the top of a softmax ---------------------------------------------------------------------------------
+def _random_top_tokens(say: Say) -> Iterator[Row]:
+    """Yield the largest m of every draw (see `ranks.top_tokens`) for normal output matrices of several sizes."""
+    for words, width in TOP_SIZES:
+        rng = np.random.default_rng(derive(0, "top tokens", words, width))
+        yield from _top_rows(rng.standard_normal((words, width)), None, "synthetic", "random", 0)
+        say(f"top tokens: V = {words}, d = {width}")
+
+
+def _trained_top_tokens(study: Study, run: Run) -> list[Row]:
+    """Return the rows of `_random_top_tokens` for the output matrix of a run; [] if its head is not log-linear."""
+    with trained.loaded(run, study.store.run_folder(run.path)) as model:
+        if not model.head.is_log_linear:
+            return []
+        weight_VD, bias_V = (tensor.detach().cpu().numpy() for tensor in model.head.decoder.parameters())
+    return list(_top_rows(weight_VD, bias_V, run.dataset, run.model, run.seed))
+
+
+def _top_rows(weight_VD: Array, bias_V: Array | None, dataset: str, model: str, seed: int) -> Iterator[Row]:
+    found = top_tokens(weight_VD, bias_V)
+    for draw, value in enumerate(found.largest if found else ()):
+        yield {
+            **{"source": "measured", "table": "top tokens", "dataset": dataset, "model": model, "seed": seed},
+            **{"condition": "V={};d={}".format(*weight_VD.shape), "metric": "top_m", "value": value, "draw": draw},
+        }
+
+
 # --- a trained model's matrix ---------------------------------------------------------------------------------------
 def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None:
     """Return the rank-ten truncation of the log-probability matrix over the first `size` test contexts of a run.
@@ -287,9 +321,10 @@ def synthetic(study: Study, say: Say) -> None:
     rows, parents = list[Row](), dict[str, str]()
     for experiment in study.experiments:
         if "synthetic" in experiment.options:
-            runs = study.runs_of(experiment)[:1]
+            runs = study.read_by_synthetic(experiment)
             rows += rows_of(experiment.options, partial(_truncated, study, runs), say)
             for run in runs:
+                rows += _trained_top_tokens(study, run) if experiment.options["synthetic"] == "top-m" else []
                 measured = study.store.run_folder(run.path) / "measure.json"
                 parents[f"{run.path}/measure.json"] = artefacts.sha256_file(measured)
     for unit in study.units:

@@ -56,6 +56,7 @@ class Measures:
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
         words: counts of the words that can be the most probable word, and ids of the unargmaxable words.
+        top: the numbers of most probable tokens whose probabilities are not limited.
         gradient: the gradient share, which is how much of the loss gradient with respect to the logits reaches the
             body. A `GradientShare` has one number for each of four definitions.
     """
@@ -66,6 +67,7 @@ class Measures:
     weight: Saturation | None = None
     hidden: Saturation | None = None
     words: ranks.WordsThatWin | None = None
+    top: ranks.TopTokens | None = None
     gradient: ranks.GradientShare | None = None
 
 
@@ -78,7 +80,7 @@ def measure(request: Request, matrix: log_probs.LogProbs, target_N: NDArray[np.i
     * Hidden states with an output layer allow all measures, but centred ranks only for a softmax head.
 
     The gradient share also needs the next words. The search for unargmaxable words takes at most `request.seconds`
-    seconds, and is skipped if these are 0.
+    seconds, and is skipped if these are 0. A softmax head is searched for top tokens in the time that remains.
 
     Args:
         request: the options of the command.
@@ -103,12 +105,14 @@ def measure(request: Request, matrix: log_probs.LogProbs, target_N: NDArray[np.i
             hidden=_saturation(hidden_ND),
             gradient=None if target_N is None else ranks.gradient_share(_gradients(layer, target_N), weight_VD),
         )
-    words = None
+    words = top = None
     if request.seconds:
-        say(f"searching for unargmaxable words, for at most {request.seconds:g} s")
+        say(f"searching for unargmaxable words and for top tokens, for at most {request.seconds:g} s")
         words = ranks.words_that_win(weight_VD, bias_V, seconds=request.seconds)
+        if isinstance(matrix, log_probs.OutputMatrix) or matrix.pointwise is None:
+            top = ranks.top_tokens(weight_VD, bias_V, seconds=max(0.0, request.seconds - words.wall_s))
     zero_rows = len(weight_VD) - 1 - int(np.flatnonzero(weight_VD.any(1)).max(initial=-1))
-    return replace(measures, zero_rows=zero_rows, weight=_saturation(weight_VD), words=words)
+    return replace(measures, zero_rows=zero_rows, weight=_saturation(weight_VD), words=words, top=top)
 
 
 def _saturation(rows_ND: Floats) -> Saturation | None:

@@ -200,6 +200,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "centred": {name: report.to_json() for name, report in measured.centred.items()},
         "saturation": {name: value and asdict(value) for name, value in saturation.items()},
         "words_that_win": measured.words and asdict(measured.words),
+        "top_tokens": measured.top and measured.top.to_json(),
         "gradient_share": measured.gradient and asdict(measured.gradient),
         "bound": asdict(bound) if bound else None,
         "notes": result.notes,
@@ -233,8 +234,13 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
     if words := measured.words:
         how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
         reachable = f"{words.by_direction + words.by_program:,} ({how}); {words.unsettled:,} unsettled"
+        reachable += f", which need about {words.needed_s:,.0f} s more" if words.needed_s else ""
         yield "argmax-reachable words", f"{reachable} after {words.wall_s:.0f} s"
         yield "unargmaxable words", f"{len(words.never):,}" + (" at least" if words.unsettled else "")
+    if top := measured.top:
+        low, high = top.interval
+        text = f"{top.m} in 95 % of {len(top.largest)} draws ({low} to {high}), {top.median} in half of them"
+        yield "top tokens of any probabilities", text
     gradient = measured.gradient
     for kind in ("norm", "energy") if gradient else ():
         mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))

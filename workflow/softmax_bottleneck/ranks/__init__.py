@@ -24,6 +24,7 @@ from softmax_bottleneck.ranks.spectra import (
     singular_values,
 )
 from softmax_bottleneck.ranks.spectrum import Spectrum
+from softmax_bottleneck.ranks.top_tokens import TopTokens, top_tokens
 
 __all__ = [
     "DeviceGram",
@@ -32,6 +33,7 @@ __all__ = [
     "PressRank",
     "RankReport",
     "Spectrum",
+    "TopTokens",
     "WordsThatWin",
     "anisotropy",
     "centred_singular_values",
@@ -48,5 +50,6 @@ __all__ = [
     "singular_value_entropy",
     "singular_values",
     "spectral_cliff",
+    "top_tokens",
     "words_that_win",
 ]

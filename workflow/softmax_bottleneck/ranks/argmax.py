@@ -23,8 +23,14 @@ Suffixes: V words, D width of a word vector, R words handled at once, S rivals.
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +39,11 @@ from softmax_bottleneck.ranks.spectra import BLOCK_BYTES
 from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
 
 Words = NDArray[np.intp]
-RIVALS = 64  # maximum number of rivals added to a linear program at once
+RIVALS = 64  # maximum number of rivals added to a linear program at once, or as many as it has variables, if more
 SMALLEST_LEAD = 1e-7  # a smaller optimum m counts as zero: the solver's tolerance, for word vectors of length <= 1
 RIDGE = 1e-8  # this share of the total variance is added to the covariance in every direction before it is inverted
+STRIDE, NARROW = 8, 128  # narrow directions use every eighth dimension, if word vectors have at least 128
+ROWS, TILE = 256, 4096  # words whose narrow directions are tested at once, against as many other words at a time
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class WordsThatWin:
         never: ids of the unargmaxable words. Two words with equal vectors and biases can only tie, so both are listed.
         unsettled: number of undecided words: time ran out, the solver failed, or the lead in the solver's solution is
             too small to be confirmed in float64.
+        needed_s: estimated further seconds for the words that were not tested in time; 0 if there are none, or if no
+            block of words was tested in time. If directions were not all tested, programs are not included.
         wall_s: wall time in seconds.
     """
 
@@ -55,6 +65,7 @@ class WordsThatWin:
     by_program: int
     never: tuple[int, ...]
     unsettled: int
+    needed_s: float
     wall_s: float
 
 
@@ -62,8 +73,10 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
     """Count the argmax-reachable words of an output layer, and list the unargmaxable ones.
 
     Words that are not decided after `seconds` are counted as unsettled. The time limit is checked between blocks of
-    words, and also limits the solver. Memory besides the weights: some arrays of 16 MiB, and 24 D^2 bytes. Computation:
-    2 V^2 D flops for each of the two candidate directions, then one or more linear programs per remaining word.
+    words, and also limits the solver. All CPU cores are used. Memory besides the weights: 4 V D / STRIDE bytes, 24 D^2
+    bytes, some arrays of 16 MiB per core, and a copy in float32 of weights in float64. Computation: V^2 D / STRIDE
+    flops for each of two candidate directions, 2 V D flops per word left for each of two more, then one or more linear
+    programs per remaining word.
 
     Args:
         weight_VD: weights of the output layer.
@@ -77,85 +90,175 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
     started = time.monotonic()
     deadline = started + seconds
     bias_V = np.zeros(len(weight_VD), weight_VD.dtype) if bias_V is None else bias_V
-    open_words = np.arange(len(weight_VD))
-    for metric in (_plain, _whitening):
-        if (metric_DD := metric(weight_VD, deadline)) is not None:
-            open_words = _not_ahead(weight_VD, metric_DD.astype(weight_VD.dtype), open_words, deadline)
-    can, never, layer = 0, [], _Layer(weight_VD, bias_V)
-    for word in open_words:
-        if time.monotonic() > deadline:
-            break
-        wins = layer.can_win(int(word), deadline)
-        can += wins is True
-        never += [int(word)] if wins is False else []
-    unsettled = len(open_words) - can - len(never)
+    open_words, needed_s = np.arange(len(weight_VD)), 0.0
+    for direction in _directions(weight_VD, deadline) if seconds else ():
+        test, blocks = direction(open_words)
+        left, more_s = in_time(test, blocks, deadline)
+        open_words = np.sort(np.hstack([open_words[:0], *(block if some is None else some for block, some in left)]))
+        needed_s = needed_s or more_s
+    layer = Layer(weight_VD, bias_V)
+    found, more_s = in_time(lambda word: layer.can_win(int(word), deadline), open_words, deadline)
+    can, never = sum(wins is True for _, wins in found), tuple(int(word) for word, wins in found if wins is False)
     return WordsThatWin(
-        len(weight_VD) - len(open_words), can, tuple(never), unsettled, round(time.monotonic() - started, 3)
+        by_direction=len(weight_VD) - len(open_words),
+        by_program=can,
+        never=never,
+        unsettled=len(open_words) - can - len(never),
+        needed_s=round(needed_s or more_s, 1),
+        wall_s=round(time.monotonic() - started, 3),
     )
 
 
-def _plain(weight_VD: Floats, deadline: float) -> Float64:
-    """Return the identity matrix [D, D], with which `_not_ahead` tests the candidate direction w_i - mean.
+def in_time(
+    test: Callable[[Any], Any], blocks: Sequence[Any] | Words, deadline: float
+) -> tuple[list[tuple[Any, Any]], float]:
+    """Call `test` on blocks, on all CPU cores, until the deadline, a time of `time.monotonic`.
 
-    `deadline` is unused; it is an argument because `words_that_win` calls this function like `_whitening`.
+    Returns:
+        A pair (block, result) per block, in order, where the result of a block that was not tested in time is None; and
+        the estimated seconds that further blocks need: 0 if all were tested or none was.
     """
-    return np.eye(weight_VD.shape[1])
+    tested, started = list[float](), time.monotonic()
 
-
-def _whitening(weight_VD: Floats, deadline: float) -> Float64 | None:
-    """Return the regularised inverse covariance [D, D] of the word vectors, up to a factor that changes no direction.
-
-    The result is None if the deadline, a time of `time.monotonic`, passes first.
-    """
-    mean_D = weight_VD.mean(0, dtype=np.float64)
-    covariance_DD = np.zeros((len(mean_D), len(mean_D)))
-    step = max(1, BLOCK_BYTES // mean_D.nbytes)
-    for start in range(0, len(weight_VD), step):
+    def tested_in_time(block: Any) -> Any:
         if time.monotonic() > deadline:
             return None
-        centred_RD = weight_VD[start : start + step] - mean_D
-        covariance_DD += centred_RD.T @ centred_RD
-    variance = max(float(covariance_DD.trace()), np.finfo(float).tiny)
-    return np.asarray(np.linalg.inv(covariance_DD / variance + RIDGE * np.eye(len(mean_D))))
+        result = test(block)
+        tested.append(time.monotonic())
+        return result
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        results = list(pool.map(tested_in_time, blocks))
+    more = len(blocks) - len(tested)
+    needed_s = more * (max(tested) - started) / len(tested) if tested else 0.0
+    return list(zip(blocks, results, strict=True)), needed_s
 
 
-def _not_ahead(weight_VD: Floats, metric_DD: Floats, words: Words, deadline: float) -> Words:
-    """Return those of `words` (ids) that their candidate directions do not prove to be argmax-reachable.
+# --- candidate directions -------------------------------------------------------------------------------------------
+Direction = Callable[[Words], tuple[Callable[[Words], Words], list[Words]]]  # words -> (test, blocks of words)
 
-    The direction of word i is (w_i - mean) M, where M is `metric_DD`. Word i is argmax-reachable if its vector has the
-    largest dot product with this direction, by more than the rounding error. Words not tested before the deadline, a
-    time of `time.monotonic`, are returned, too.
+
+def _directions(weight_VD: Floats, deadline: float) -> Iterator[Direction]:
+    """Yield the tests by a candidate direction: each returns the words of a block that the direction does not settle.
+
+    The first two directions of word i are the narrow ones: w_i - mean, as it is and whitened, projected on every
+    STRIDE-th eigenvector of the covariance of word vectors. The last two are not projected. Any direction can only
+    prove that a word is reachable, so the covariance need not be exact: it stops growing at the deadline.
     """
-    mean_D, longest = weight_VD.mean(0), np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())
-    rounding = weight_VD.shape[1] * np.finfo(weight_VD.dtype).eps * longest
-    step = max(1, BLOCK_BYTES // weight_VD[:, 0].nbytes)
-    left = []
-    for start in range(0, len(words), step):
-        some = words[start : start + step]
-        if time.monotonic() > deadline:
-            left.append(words[start:])
-            break
-        direction_RD = (weight_VD[some] - mean_D) @ metric_DD
-        score_RV, own = direction_RD @ weight_VD.T, (np.arange(len(some)), some)
+    mean_D, width = weight_VD.mean(0, dtype=np.float64), weight_VD.shape[1]
+    covariance_DD = np.zeros((width, width))
+    for rows in _slices(len(weight_VD), 8 * width):
+        if time.monotonic() < deadline:
+            centred_RD = (weight_VD[rows] - mean_D).astype(np.float32)
+            covariance_DD += centred_RD.T @ centred_RD
+    variance_D, axes_DD = np.linalg.eigh(covariance_DD / max(float(covariance_DD.trace()), np.finfo(float).tiny))
+    whitened_DD = axes_DD / np.sqrt(np.maximum(variance_D, 0.0) + RIDGE)
+    if width >= NARROW:
+        for basis_DD in (axes_DD, whitened_DD):
+            yield partial(_projected, weight_VD, mean_D, basis_DD[:, ::-STRIDE])
+    single_VD = weight_VD.astype(np.float32, copy=False)
+    for metric_DD in (np.eye(width), whitened_DD @ whitened_DD.T):
+        yield partial(_whole, weight_VD, single_VD, mean_D, metric_DD)
+
+
+def _slices(length: int, row_bytes: int) -> Iterator[slice]:
+    """Yield slices that cover `length` rows in blocks of about BLOCK_BYTES."""
+    step = max(1, BLOCK_BYTES // row_bytes)
+    yield from (slice(start, start + step) for start in range(0, length, step))
+
+
+def _projected(
+    weight_VD: Floats, mean_D: Float64, basis_DE: Float64, words: Words
+) -> tuple[Callable[[Words], Words], list[Words]]:
+    """Test the direction p_i = (w_i - mean) B in the space that the columns of B, which is `basis_DE`, span.
+
+    Word i is argmax-reachable if p_i . p_i > p_j . p_i for all other words j, by more than the rounding error. Only
+    words with |p_j| >= |p_i| can break this, so that the words are sorted by |p_j|, and shorter ones are left out.
+    """
+    point_VE, farthest = np.empty((len(weight_VD), basis_DE.shape[1]), np.float32), 0.0
+    for rows in _slices(len(weight_VD), 8 * len(mean_D)):
+        centred_RD = weight_VD[rows] - mean_D
+        farthest = max(farthest, float(np.linalg.norm(centred_RD, axis=1).max()))
+        point_VE[rows] = centred_RD @ basis_DE
+    length_V = np.linalg.norm(point_VE.astype(np.float64), axis=1)
+    order = np.argsort(-length_V)
+    place_V, point_VE, length_V = np.argsort(order), point_VE[order], length_V[order]
+    # the error of a product with p_i over |p_i|: of points in float64 and in float32, and of the sum in float32
+    error = 2 * len(mean_D) * np.finfo(np.float64).eps * farthest * float(np.linalg.norm(basis_DE))
+    error += (basis_DE.shape[1] + 4) * float(np.finfo(np.float32).eps) * length_V[0]
+
+    def test(words_R: Words) -> Words:
+        place_R = place_V[words_R]
+        length_R, best_R = length_V[place_R], np.full(len(place_R), -np.inf)
+        longer = int(np.searchsorted(-length_V, error - length_R[-1], side="right"))
+        for start in range(0, longer, TILE):
+            score_RS = point_VE[place_R] @ point_VE[start : min(start + TILE, longer)].T
+            inside = np.flatnonzero((place_R >= start) & (place_R < start + score_RS.shape[1]))
+            score_RS[inside, place_R[inside] - start] = -np.inf
+            best_R = np.maximum(best_R, score_RS.max(1))
+        left: Words = words_R[~(length_R**2 - best_R > error * length_R)]
+        return left
+
+    return test, _blocks(order[np.sort(place_V[words])], ROWS)
+
+
+def _blocks(words: Words, size: int) -> list[Words]:
+    return [words[start : start + size] for start in range(0, len(words), size)]
+
+
+def _whole(
+    weight_VD: Floats, single_VD: NDArray[np.float32], mean_D: Float64, metric_DD: Float64, words: Words
+) -> tuple[Callable[[Words], Words], list[Words]]:
+    """Test the direction (w_i - mean) M, where M is `metric_DD`.
+
+    Word i is argmax-reachable if its vector has the largest dot product with this direction, by more than the rounding
+    error. Products are in float32, with the rounded weights `single_VD`; where these do not decide, float64 does.
+    """
+    longest = float(np.sqrt(np.einsum("vd,vd->v", single_VD, single_VD).max()))
+    rounding = {dtype: 2 * (len(mean_D) + 4) * float(np.finfo(dtype).eps) * longest for dtype in ("f4", "f8")}
+
+    def test(words_R: Words) -> Words:
+        direction_RD = ((weight_VD[words_R] - mean_D) @ metric_DD).astype(np.float32)
+        score_RV, own = direction_RD @ single_VD.T, (np.arange(len(words_R)), words_R)
         own_R, score_RV[own] = score_RV[own], -np.inf
-        sure = own_R - score_RV.max(1, initial=-np.inf) > 2 * rounding * np.linalg.norm(direction_RD, axis=1)
-        left.append(some[~sure])
-    return np.concatenate(left) if left else words
+        length_R = np.linalg.norm(direction_RD.astype(np.float64), axis=1)
+        lead_R, error_R = own_R - score_RV.max(1, initial=-np.inf), rounding["f4"] * length_R
+        sure_R = lead_R > error_R
+        for row in np.flatnonzero(~sure_R & (lead_R > -error_R)):
+            rivals = np.flatnonzero(score_RV[row] >= own_R[row] - error_R[row])
+            ahead_SD = weight_VD[words_R[row]].astype(np.float64) - weight_VD[rivals]
+            sure_R[row] = (ahead_SD @ direction_RD[row].astype(np.float64) > rounding["f8"] * length_R[row]).all()
+        left: Words = words_R[~sure_R]
+        return left
+
+    return test, _blocks(words, max(1, BLOCK_BYTES // (4 * len(weight_VD))))
 
 
-class _Layer:
+class Layer:
     """An output layer, and the search for context vectors that make one of its words the most probable one.
+
+    The search may be restricted to context vectors h = start + axes y (E numbers y), and some words may be left out.
 
     Attributes:
         weight_VD, bias_V: weights and biases.
         scale: factor that gives the longest word vector length one; the linear programs use scaled weights and biases.
         mean_D: mean word vector.
+        start_D, axes_DE: the allowed context vectors; by default all.
+        apart: ids of the words that are left out.
     """
 
     def __init__(self, weight_VD: Floats, bias_V: Floats) -> None:
         self.weight_VD, self.bias_V = weight_VD, bias_V.astype(np.float64)
         self.scale = 1.0 / max(float(np.sqrt(np.einsum("vd,vd->v", weight_VD, weight_VD).max())), 1e-300)
         self.mean_D = weight_VD.mean(0)
+        self.start_D, self.axes_DE = np.zeros(weight_VD.shape[1]), np.eye(weight_VD.shape[1])
+        self.apart: Words = np.zeros(0, np.intp)
+
+    def restricted(self, start_D: Float64, axes_DE: Float64, apart: Words) -> Layer:
+        """Return the same layer with a restricted search; `axes_DE` has orthonormal columns."""
+        layer = copy(self)
+        layer.start_D, layer.axes_DE, layer.apart = start_D, axes_DE, apart
+        return layer
 
     def can_win(self, word: int, deadline: float) -> bool | None:
         """Return True if some context vector makes this word the most probable one, and False if none does.
@@ -163,7 +266,8 @@ class _Layer:
         The result is None ("undecided") if the deadline passes, the solver fails, or the lead at the solution is not
         confirmed by scores in float64. The deadline is a time of `time.monotonic`.
         """
-        rivals = self._ahead_of(word, self.weight_VD[word] - self.mean_D, 0.0, least=-np.inf)
+        toward_D = self.axes_DE @ (self.axes_DE.T @ (self.weight_VD[word] - self.mean_D))
+        rivals = self._ahead_of(word, toward_D.astype(self.weight_VD.dtype), 0.0, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:
             found = self._best(word, rivals, left_s)
             if found is None:
@@ -187,11 +291,11 @@ class _Layer:
         from scipy.optimize import linprog  # imported here, because it takes 0.25 s and no step of a run needs it
 
         ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
-        columns = [ahead_SD * self.scale, (self.bias_V[rivals] - self.bias_V[word]) * self.scale, np.ones(len(rivals))]
-        width = ahead_SD.shape[1]
+        fixed_S = ahead_SD @ self.start_D + self.bias_V[rivals] - self.bias_V[word]
+        width = self.axes_DE.shape[1]
         solved = linprog(
             np.append(np.zeros(width + 1), -1.0),
-            A_ub=np.column_stack(columns),
+            A_ub=np.column_stack([ahead_SD @ self.axes_DE * self.scale, fixed_S * self.scale, np.ones(len(rivals))]),
             b_ub=np.zeros(len(rivals)),
             bounds=[(-1.0, 1.0)] * width + [(0.0, 1.0), (0.0, None)],
             method="highs",
@@ -199,30 +303,29 @@ class _Layer:
         )
         if solved.x is None or solved.status:
             return None
-        return solved.x[:width], float(solved.x[width]), float(solved.x[-1])
+        t = float(solved.x[width])
+        return self.axes_DE @ solved.x[:width] + t * self.start_D, t, float(solved.x[-1])
 
     def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
         """Return the ids of the words whose score w . h + b t is at least `least` above the score of `word`.
 
-        If `least` is -inf, all other words qualify. If more than RIVALS words qualify, only the RIVALS words with the
-        highest scores are returned. `word` itself is never returned.
+        If `least` is -inf, all other words qualify. If more than RIVALS words qualify, or than E if that is more,
+        only those with the highest scores are returned. `word` itself is never returned.
         """
+        most = max(RIVALS, self.axes_DE.shape[1])
         lead_V = self.weight_VD @ h_D + t * self.bias_V
         lead_V -= lead_V[word]
-        lead_V[word] = -np.inf
-        best = np.argpartition(-lead_V, min(RIVALS, len(lead_V) - 1))[:RIVALS]
-        chosen: Words = best[(lead_V[best] >= least) & (best != word)]
+        lead_V[word] = lead_V[self.apart] = -np.inf
+        best = np.argpartition(-lead_V, min(most, len(lead_V) - 1))[:most]
+        chosen: Words = best[(lead_V[best] >= least) & (best != word) & ~np.isin(best, self.apart)]
         return chosen
 
     def _leads(self, word: int, h_D: Float64, t: float) -> bool:
         """Return True if the word's score w . h + b t, computed in float64, is higher than that of every other word."""
         own = float(self.weight_VD[word].astype(np.float64) @ h_D + t * self.bias_V[word])
-        step = max(1, BLOCK_BYTES // (8 * len(h_D)))
-        for start in range(0, len(self.bias_V), step):
-            rows = slice(start, start + step)
-            score_R = self.weight_VD[rows].astype(np.float64) @ h_D + t * self.bias_V[rows]
-            if start <= word < start + step:
-                score_R[word - start] = -np.inf
-            if not own > score_R.max():
-                return False
-        return True
+        score_V = np.concatenate(
+            [self.weight_VD[rows].astype(np.float64) @ h_D for rows in _slices(len(self.bias_V), 8 * len(h_D))]
+        )
+        score_V += t * self.bias_V
+        score_V[word] = score_V[self.apart] = -np.inf
+        return own > float(score_V.max())

@@ -16,12 +16,12 @@ import pandas as pd
 
 from softmax_bottleneck.records import integrity, records
 from softmax_bottleneck.records.integrity import RunFiles, is_number, mapping
-from softmax_bottleneck.records.metrics import SIGMA_10, TOP5_HIT, VALID_PPL
+from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, SIGMA_10, STEPS, TOP5_HIT, VALID_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, SEARCH, Records
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.study import Run, Study
 
-DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", "steps")
+DONE_METRICS = ("parameters", "epochs", "best_epoch", "switch_epoch", STEPS, ACCURACY, ACCURACY_HELD_OUT)
 NO_SIMILARITIES = "word similarity not done yet"
 # Results of a run that are not metrics but appear in tables and figures -> file without ending, key in the file.
 DETAILS = {

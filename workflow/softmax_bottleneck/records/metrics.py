@@ -27,6 +27,7 @@ HIT_RATE, TOP5_HIT = "hit_rate_", "top5_hit"
 KL, MODE_MATCH, KL_NO_CONTEXT, KL_UNIFORM = "kl_nats", "mode_match", "kl_no_context_nats", "kl_uniform_nats"
 SQUARED_ERROR, SQUARED_ERROR_BOUND, GAP_CLOSED = "squared_error", "squared_error_bound_d", "gap_closed"
 RANK, RECONSTRUCTION_ERROR = "rank", "reconstruction_error"
+STEPS, ACCURACY, ACCURACY_HELD_OUT, TOP_M = "steps", "accuracy", "accuracy_held_out", "top_m"
 RANK_PREDICTED, RANK_PREDICTED_PAPER = "rank_predicted", "rank_predicted_paper"
 P_VALUE, P_VALUE_WELCH, PEARSON = "p_value", "p_value_welch", "pearson_r"
 GAIN, REDUCTION = "_gain_vs_", "_reduction_pct"  # of another metric: `<metric>_gain_vs_<model>`

@@ -197,7 +197,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
         raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
     found = replace(found, rows=rows, states=states, stages=stages)
     runs = [run for run in study.needed if run.path in set(states["path"])]
-    natural = [run for run in runs if study.datasets[run.dataset].kind != "language"]
+    natural = [run for run in runs if study.datasets[run.dataset].kind == "corpus"]
     predicted = [run for run in natural if found.detail(run.path, "predictions")]
     first = {(run.dataset, run.model): run.path for run in reversed(predicted)}
     corpora = [*found.states["dataset"], *found.stages["dataset"]]

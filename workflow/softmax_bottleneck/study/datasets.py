@@ -75,12 +75,13 @@ class Expected(TypedDict, total=False):
 
 @schema.section
 class Dataset:
-    """A corpus, a synthetic language with a known distribution, or a set of word-similarity benchmarks.
+    """A corpus, a synthetic language with a known distribution, repeated tokens, or word-similarity benchmarks.
 
     Attributes:
         name: name of the dataset, equal to the file's name.
         folder: folder of the dataset's YAML, in which local files lie.
-        kind: `corpus` (text files), `language` (a synthetic language) or `benchmarks` (word similarity).
+        kind: `corpus` (text files), `language` (a synthetic language), `repeat` (sequences that repeat one token) or
+            `benchmarks` (word similarity).
         title: name in the report.
         published_as: name in report/published (ptb, wt2), for a published corpus.
         stands_for: published corpus that this one is a proxy for.
@@ -99,13 +100,14 @@ class Dataset:
             over all test contexts are then recorded as separate metrics, whose names end in `_all`. When absent, ranks
             are computed over all test contexts only.
         language: settings of the synthetic language.
+        repeat: settings of the repeated tokens.
         wordsim: name of the dataset with the word-similarity benchmarks on which word vectors are tested; `self` for a
             language, whose own distribution gives the benchmark.
     """
 
     name: schema.Name
     folder: Path
-    kind: Literal["corpus", "language", "benchmarks"]
+    kind: Literal["corpus", "language", "repeat", "benchmarks"]
     title: str
     published_as: str | None = None
     stands_for: str | None = None
@@ -121,6 +123,7 @@ class Dataset:
     contexts: Annotated[str, Field(pattern=r"^[a-z0-9_]+_contexts\.csv$")] | None = None
     rank_contexts: schema.Positive | None = None
     language: languages.LanguageSettings | None = None
+    repeat: languages.RepeatSettings | None = None
     wordsim: schema.Name | None = None
 
     def __post_init__(self) -> None:
@@ -129,8 +132,9 @@ class Dataset:
             raise ValueError("base, vocabulary_size, train_tokens: set all three (they cut a corpus from base) or none")
         if self.base == self.name:
             raise ValueError("base: a corpus cannot be cut from itself")
-        if (self.kind == "language") != (self.language is not None):
-            raise ValueError("`language` must be set if kind is language, and left out otherwise")
+        for kind, settings in (("language", self.language), ("repeat", self.repeat)):
+            if (self.kind == kind) != (settings is not None):
+                raise ValueError(f"`{kind}` must be set if kind is {kind}, and left out otherwise")
         if self.wordsim == OWN_BENCHMARK and self.kind != "language":
             raise ValueError(f"wordsim: {OWN_BENCHMARK!r} needs kind language; name a dataset of kind benchmarks")
 
@@ -146,7 +150,7 @@ class Dataset:
 
         The first of these attributes that is set determines the hash:
 
-        1. `language`: a hash of its settings and of the code that makes the language.
+        1. `language` or `repeat`: a hash of its settings and of the code that makes the text.
         2. `expected.token_sha256`: the value declared there.
         3. `base`: a hash of the base corpus's identity, of `vocabulary_size` and of `train_tokens`.
         4. `files`: a hash of the hashes of all files.
@@ -156,6 +160,8 @@ class Dataset:
         """
         if self.language:
             return runs.digest({"language": asdict(self.language), "code": fingerprint("corpora.language")})
+        if self.repeat:
+            return runs.digest({"repeat": asdict(self.repeat), "code": fingerprint("corpora.repeat")})
         if "token_sha256" in self.expected:
             return self.expected["token_sha256"]
         if self.base:

@@ -1,4 +1,4 @@
-"""Settings of a synthetic language with a known distribution; `corpora.language` builds the language from them."""
+"""Settings of synthetic texts: a language with a known distribution (`corpora.language`), or repeated tokens."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
@@ -70,3 +70,35 @@ class LanguageSettings:
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """Return settings from a mapping whose keys are attributes. A wrong key or value raises UserError."""
         return read(cls, values, "language")
+
+
+@section
+class RepeatSettings:
+    """The settings of a text whose sequences repeat one token (`corpora.repeat`).
+
+    Attributes:
+        vocabulary_size: number of tokens V.
+        sequence_length: length of every sequence.
+        repetitions: number of sequences of every token in train, the same for each.
+        held_out: number of tokens that never occur in train. Test has one sequence of each, and valid has one sequence
+            of each of as many other tokens.
+        seed: seed of the order of the sequences, and of the tokens that are held out.
+    """
+
+    vocabulary_size: Annotated[Integer, Field(ge=3)]
+    sequence_length: AtLeastTwo
+    repetitions: Positive
+    held_out: Positive
+    seed: Seed
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if fewer tokens are trained than held out."""
+        if 2 * self.held_out > self.vocabulary_size:
+            raise ValueError(f"held_out: {self.held_out} is not allowed (at most {self.vocabulary_size // 2})")
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The number of tokens of each split."""
+        trained = self.repetitions * (self.vocabulary_size - self.held_out)
+        sequences = {"train": trained, "valid": self.held_out, "test": self.held_out}
+        return {split: count * self.sequence_length for split, count in sequences.items()}

@@ -26,12 +26,14 @@ def declared_size(dataset: Dataset) -> Size | None:
     """Return the size that a dataset's YAML declares, or None if the YAML declares no complete size.
 
     The section `expected` of the YAML is preferred if it has the vocabulary size and the tokens of all splits; these
-    numbers are exact. Otherwise the section `language`, which only synthetic languages have, gives the size; its
-    numbers of tokens are lower bounds.
+    numbers are exact, and so are those of the section `repeat`. Otherwise the section `language`, which only synthetic
+    languages have, gives the size; its numbers of tokens are lower bounds.
     """
     tokens = cast(Mapping[str, int], dataset.expected.get("tokens", {}))
     if "vocabulary_size" in dataset.expected and tokens.keys() == {"train", "valid", "test"}:
         return Size(dict(tokens), dataset.expected["vocabulary_size"])
+    if repeat := dataset.repeat:
+        return Size(repeat.tokens, repeat.vocabulary_size)
     if law := dataset.language:
         tokens = {"train": law.train_tokens, "valid": law.valid_tokens, "test": law.test_tokens}
         return Size(tokens, law.vocabulary_size)

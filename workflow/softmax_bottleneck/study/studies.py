@@ -138,6 +138,10 @@ class Study:
             return tuple(run for run in shown if self.author_seeds.get((run.dataset, run.model)) != run.seed)
         return tuple(shown)
 
+    def read_by_synthetic(self, experiment: Experiment) -> tuple[Run, ...]:
+        """Return the runs that the step `synthetic` reads for an experiment: all for `top-m`, else the first."""
+        return self.runs_of(experiment)[: None if experiment.options["synthetic"] == "top-m" else 1]
+
     @cached_property
     def shown(self) -> tuple[Run, ...]:
         """The training runs that at least one experiment of the study includes.
@@ -520,6 +524,9 @@ class _Planner:
 
         points = [dict(zip(tuning.grid, values, strict=True)) for values in itertools.product(*tuning.grid.values())]
         expected = self.model(dataset, study_file.at_point(model, points[0], place)).runs
+        if tuning.by == "steps" and not dataset.repeat:
+            problem = f"'steps' needs a dataset of kind repeat, got {dataset.name} of kind {dataset.kind}"
+            raise UserError(f"{self.where}: tuning.by: {problem}. Fix: valid_ppl")
         if shared := sorted({run.seed for run in expected}.intersection(tuning.seeds)):
             problem = f"seed {shared[0]} also trains {model.name!r} for the comparison"
             raise UserError(f"{self.where}: tuning.seeds: {problem}")

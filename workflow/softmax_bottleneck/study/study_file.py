@@ -87,6 +87,7 @@ class Experiment:
         "merity2017",
         "benka2021",
         "known-truth",
+        "both-sides",
         "gradient",
         "published-size",
         "plif-rank",
@@ -440,15 +441,16 @@ class Tuning:
 
     Attributes:
         grid: lists of values, such as `{schedule.learning_rate: [7, 10, 14, 20]}`; every combination is tried.
-        by: the measure that the best point minimises: `valid_ppl`, the validation perplexity of the stored weights.
-            The search does not read the test text.
+        by: the measure that the best point minimises: `valid_ppl`, the validation perplexity of the stored weights; or
+            `steps`, on repeated tokens the number of updates until they are learned, times 1 + the share of validation
+            tokens that are not predicted. The search does not read the test text.
         seeds: seeds of the search; none of them may be a seed of the comparison. The best point has the smallest mean
             validation loss over these seeds.
         widen: number of new values that may extend a list at either end while the best value lies there.
     """
 
     grid: Grid
-    by: Literal["valid_ppl"] = "valid_ppl"
+    by: Literal["valid_ppl", "steps"] = "valid_ppl"
     seeds: schema.NonEmpty[schema.Seed]
     widen: Annotated[schema.Integer, Field(ge=0, le=20)] = 4
 

@@ -24,6 +24,7 @@ from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Run, Schedule, Study, plan
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training.optim import ASGD
+from softmax_bottleneck.training.repeat import ACCURACIES, Repeater
 from softmax_bottleneck.training.run_record import DONE_FILE, EPOCHS_FILE, MODEL_FILE, RUN_FILE
 from softmax_bottleneck.training.trained import snapshot_file, snapshots
 from softmax_bottleneck.training.trainer import DivergedError, Trainer, perplexity
@@ -39,7 +40,8 @@ def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str,
     run = study.run(path)
     keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
     options, corpus = Options.of(study, say, restart), corpora.load_for(study, run)
-    return train_run(run, corpus, study.store.run_folder(path), options, keeps_snapshots=keeps_snapshots)
+    make = Repeater if study.datasets[run.dataset].repeat else Trainer
+    return train_run(run, corpus, study.store.run_folder(path), options, keeps_snapshots=keeps_snapshots, make=make)
 
 
 def train_run(
@@ -219,8 +221,8 @@ class Training(Work):
                 `run` (as in run.json), `parameters` (their number), `epochs` (finished), `best_epoch` (epoch of the
                 stored weights), `best_valid_loss_nats` and `train_ppl` (of this epoch), `switch_epoch` (after which
                 averaging started), `steps` (updates), `model_sha256` (hash of the weights' file) and `timing` (`wall_s`
-                and the median `seconds_per_epoch`, both in seconds). Values that do not exist are None. Only `timing`
-                depends on interruptions.
+                and the median `seconds_per_epoch`, both in seconds); on repeated tokens also the ACCURACIES. Values
+                that do not exist are None. Only `timing` depends on interruptions.
             parents: {name: hash} of the corpus, the other inputs and the epoch log.
             extras: for the provenance: `deterministic` (true or false) and `graphs` (true or false, or the reason why
                 CUDA graphs could not be used).
@@ -241,6 +243,7 @@ class Training(Work):
             "train_ppl": row["train_ppl"] if row else None,
             "switch_epoch": trainer.switch_epoch,
             "steps": trainer.place.updates,
+            **{name: trainer.rows[-1][name] for name in ACCURACIES if trainer.rows and name in trainer.rows[-1]},
             "model_sha256": artefacts.write_bytes(self.folder / MODEL_FILE, _stored(best.weights)) if best else None,
             "timing": {
                 "wall_s": round(session.wall_s(), 3),

@@ -19,11 +19,20 @@ from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.source import Source
-from softmax_bottleneck.report.views import fits, perplexity, published_size, ranks, settings, tuning, words
+from softmax_bottleneck.report.views import (
+    both_sides,
+    fits,
+    perplexity,
+    published_size,
+    ranks,
+    settings,
+    tuning,
+    words,
+)
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
-MODULES = (fits, perplexity, published_size, ranks, settings, tuning, words)
+MODULES = (both_sides, fits, perplexity, published_size, ranks, settings, tuning, words)
 # Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
 VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     kind: {

@@ -1,0 +1,124 @@
+"""How many tokens can have given probabilities at the top of a softmax layer (Basri and Jacobs 2026).
+
+The bottleneck does not allow every distribution over V words, but it may allow any distribution over the most probable
+ones. A draw is a random set of m tokens with random probabilities. It is realisable if some context vector h gives
+
+    (w_s - w_r) . h + b_s - b_r = ln(p_s / p_r)   for all tokens s of the set      w_j . h + b_j < w_r . h + b_r   else,
+
+where r is the least probable token of the set: the ratios are exact, and all other tokens are less probable. The m - 1
+equations leave the vectors h = start + axes y, and r must be the most probable token but for the set (`argmax.Layer`).
+If some direction raises the whole set above all other tokens, then the other tokens' total can be made as small as one
+likes: the probabilities themselves are then as close to exact as one likes.
+
+Every draw orders its tokens by probability, and its sets are the first m. The vector for m + 1 tokens also serves for
+m, so that each draw has a largest m, which bisection finds. A set of m tokens has m - 1 equations in D unknowns, and
+therefore m <= D + 1, except for layers in special position.
+
+Suffixes: V words, D width of a word vector, M tokens of a draw, E = D - m + 1.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from softmax_bottleneck.ranks.argmax import Layer, Words, in_time
+from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
+
+DRAWS = 80  # the smallest number, but for a few, whose order statistics bound the 5 % quantile on both sides
+SHARE = 0.95  # of draws that must be realisable
+LEVEL = 0.95  # of the interval
+SMALLEST_SINGULAR = 1e-10  # times the largest: equations with a smaller singular value depend on each other
+
+
+@dataclass(frozen=True)
+class TopTokens:
+    """The largest numbers of tokens whose probabilities can be realised at the top of an output layer.
+
+    Attributes:
+        largest: the largest m of each draw that was decided in time, in ascending order.
+        most: the largest m that was tried, min(V - 1, D + 1).
+        wall_s: wall time in seconds.
+    """
+
+    largest: tuple[int, ...]
+    most: int
+    wall_s: float
+
+    @property
+    def median(self) -> int:
+        """The largest m for which half of the draws or more are realisable."""
+        return self.largest[len(self.largest) // 2]
+
+    @property
+    def m(self) -> int:
+        """The largest m for which a SHARE of the draws or more is realisable."""
+        return self.largest[math.floor(len(self.largest) * (1 - SHARE))]
+
+    @property
+    def interval(self) -> tuple[int, int]:
+        """The 95 % interval of m from order statistics of independent draws; 0 or `most` where draws are too few."""
+        count = len(self.largest)
+        below = special.bdtr(np.arange(count + 1), count, 1 - SHARE)  # P(at most so many draws are below the quantile)
+        low, high = np.searchsorted(below, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+        ends = (0, *self.largest, self.most)
+        return ends[int(low)], ends[min(int(high) + 1, count + 1)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return m, its interval, the median, and the attributes."""
+        return {"m": self.m, "interval": self.interval, "median": self.median, **asdict(self)}
+
+
+def top_tokens(
+    weight_VD: Floats, bias_V: Floats | None = None, *, draws: int = DRAWS, seed: int = 0, seconds: float = math.inf
+) -> TopTokens | None:
+    """Return the largest m of each draw of tokens and probabilities; None if no draw was decided in `seconds`.
+
+    The tokens are a uniform sample; their probabilities are proportional to the largest of D + 1 exponential variables,
+    a uniform draw from the simplex. All CPU cores are used. Results depend only on the layer, `draws` and `seed`,
+    except that draws which are not decided in time are left out.
+
+    Raises:
+        DataError: a weight is nan or infinite.
+    """
+    refuse_non_finite(weight_VD, "the weights")
+    started = time.monotonic()
+    words, width = weight_VD.shape
+    layer = Layer(weight_VD, np.zeros(words) if bias_V is None else bias_V)
+    most, near = min(words - 1, width + 1), [1]
+
+    def largest(draw: int) -> int | None:
+        rng = np.random.default_rng([seed, draw])
+        token_M = rng.choice(words, most, replace=False)
+        log_p_M = np.log(np.sort(rng.exponential(size=width + 1))[::-1][:most])
+        low, high, m, step = 0, most + 1, min(near[-1], most), 1
+        while high - low > 1:  # near the m of an earlier draw at first
+            possible = _is_realisable(layer, token_M[:m], log_p_M[:m], started + seconds)
+            if possible is None:
+                return None
+            low, high = (m, high) if possible else (low, m)
+            middle = (low + high) // 2
+            m, step = min(low + step, middle) if possible else max(high - step, middle), 2 * step
+        near.append(max(low, 1))
+        return low
+
+    found = [m for _, m in in_time(largest, range(draws), started + seconds)[0] if m is not None]
+    return TopTokens(tuple(sorted(found)), most, round(time.monotonic() - started, 3)) if found else None
+
+
+def _is_realisable(layer: Layer, token_M: Words, log_p_M: Float64, deadline: float) -> bool | None:
+    """Return True if the tokens, by descending probability, can have the ratios of p at the top; None if undecided."""
+    *others, last = token_M
+    apart_MD = layer.weight_VD[others].astype(np.float64) - layer.weight_VD[last]
+    ratio_M = log_p_M[:-1] - log_p_M[-1] - (layer.bias_V[others] - layer.bias_V[last])
+    left_MM, value_M, axes_DD = np.linalg.svd(apart_MD)
+    rank = int((value_M > SMALLEST_SINGULAR * value_M.max(initial=0.0)).sum())
+    start_D = axes_DD[:rank].T @ (left_MM[:, :rank].T @ ratio_M / value_M[:rank])
+    if not np.allclose(apart_MD @ start_D, ratio_M, rtol=1e-9, atol=1e-9):
+        return False
+    return layer.restricted(start_D, axes_DD[rank:].T, np.asarray(others, np.intp)).can_win(int(last), deadline)

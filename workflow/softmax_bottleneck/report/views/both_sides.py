@@ -1,0 +1,102 @@
+"""Both sides of 2026: the probabilities that a softmax can give to the top tokens, and the learning of repeated tokens.
+
+The first is Basri and Jacobs 2026 (`ranks.top_tokens`), the second Godey and Artzi 2026 (`training.repeat`).
+"""
+
+from typing import Any, Literal
+
+import pandas as pd
+
+from softmax_bottleneck.corpora.repeat import LEARNED
+from softmax_bottleneck.ranks.top_tokens import TopTokens
+from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, STEPS, TOP_M
+from softmax_bottleneck.records.records import Records, groups
+from softmax_bottleneck.report import plots
+from softmax_bottleneck.report.source import Source
+from softmax_bottleneck.study import Run, Study
+
+RUNS = ("dataset", "model", "seed", "head", "body", "d", "V", "ratio", STEPS, "coverage", ACCURACY, ACCURACY_HELD_OUT)
+AXES = {"coverage": "sequences of each token until learned", ACCURACY_HELD_OUT: "accuracy, held-out tokens"}
+TOP = ("dataset", "model", "seed", "V", "d", "draws", TOP_M, "low", "high", "median")
+
+
+def repeated_runs(study: Study, records: Records, runs: tuple[Run, ...]) -> pd.DataFrame:
+    """Return a row per finished run on repeated tokens, with its sizes, updates and accuracies (columns RUNS).
+
+    `ratio` is V / d. `coverage` is the number of sequences of every trained token that were read when training ended,
+    which is when the accuracy was at least LEARNED, or when all sequences had been read.
+    """
+    rows = []
+    for run in runs:
+        values = {
+            metric: records.values(run.dataset, run.model, metric).get(run.seed)
+            for metric in (STEPS, ACCURACY, ACCURACY_HELD_OUT)
+        }
+        repeat, body = study.datasets[run.dataset].repeat, run.body
+        if repeat and (steps := values[STEPS]) is not None:
+            names = {"dataset": run.dataset, "model": run.model, "seed": run.seed, "head": run.head.name}
+            words, kind = repeat.vocabulary_size, f"{body.kind}, {'tied' if body.tied else 'untied'}"
+            sizes = {"body": kind, "d": body.embedding_size, "V": words, "ratio": words / body.embedding_size}
+            read = {"coverage": steps * run.schedule.batch_size / (words - repeat.held_out)}
+            rows.append(names | sizes | read | values)
+    return pd.DataFrame(rows, columns=list(RUNS))
+
+
+def repeat_figure(source: Source) -> plots.Drawing:
+    """Draw the coverage at which repeated tokens are learned, and the accuracy on held-out tokens, against V / d.
+
+    There is a row of panels per body. A line joins the runs of a head and width. A run that did not learn its tokens
+    is a cross at the coverage of the whole text.
+    """
+    runs = source.study.runs_of(source.experiment)
+    data = repeated_runs(source.study, source.records, runs)
+    if data.empty:
+        return plots.only_text("No run on repeated tokens has finished.", data)
+    looks = plots.styles(sorted(set(data["head"])))
+
+    def draw(panel: Any, body: str, column: str) -> None:
+        own = data[data["body"] == body]
+        for (head, _), line in groups(own, "head", "d"):
+            style, means = looks[head], line.groupby("ratio")[column].mean()
+            panel.plot(means.index, means, color=style.colour, linestyle=style.dash)
+            for learned, points in line.groupby(line[ACCURACY] >= LEARNED):
+                panel.plot(points["ratio"], points[column], **style.dot | ({} if learned else {"marker": "x"}))
+        panel.set(xscale="log", title=body, xlabel="V / d", ylabel=AXES[column])
+
+    canvas = plots.crossed(list(dict.fromkeys(data["body"])), list(AXES), 4.6, 3.2, draw)
+    plots.legend(canvas, {head: head for head in looks}, looks)
+    count = f"{(data[ACCURACY] >= LEARNED).sum()} of {len(data)} finished runs learned their tokens"
+    return plots.Drawing(canvas, data, f"{count}; {len(runs)} are planned.")
+
+
+def top_sizes(records: Records) -> pd.DataFrame:
+    """Return a row per output matrix with its number of top tokens of any probabilities (columns TOP)."""
+    rows = []
+    found = records.synthetic[records.synthetic["metric"] == TOP_M]
+    for (dataset, model, seed, condition), draws in groups(found, "dataset", "model", "seed", "condition"):
+        sizes = {name: int(value) for name, value in (part.split("=") for part in condition.split(";"))}
+        top = TopTokens(tuple(sorted(map(int, draws["value"]))), min(sizes["V"] - 1, sizes["d"] + 1), 0.0)
+        names = {"dataset": dataset, "model": model, "seed": int(seed), "draws": len(draws)} | sizes
+        rows.append(names | {TOP_M: top.m, "low": top.interval[0], "high": top.interval[1], "median": top.median})
+    return pd.DataFrame(rows, columns=list(TOP))
+
+
+def top_m_figure(source: Source, *, synthetic: Literal["top-m"]) -> plots.Drawing:
+    """Draw the number of top tokens of any probabilities against the width d, with intervals, by size of vocabulary.
+
+    Lines are random matrices, diamonds those of trained runs. `synthetic` tells the step `synthetic` what to compute.
+    """
+    data = top_sizes(source.records)
+    if data.empty:
+        return plots.only_text("Top tokens are not computed yet.", data)
+    canvas, ((panel,),) = plots.panels(1, 1, 8.6, 4.2)
+    for number, ((dataset, words), own) in enumerate(groups(data.sort_values("d"), "dataset", "V")):
+        trained = dataset != "synthetic"
+        name = f"{source.dataset(dataset).title}, trained" if trained else "random"
+        look = {"color": plots.SPARE[number % len(plots.SPARE)], "label": f"{name}, V = {int(words):,}"}
+        error = [own[TOP_M] - own["low"], own["high"] - own[TOP_M]]
+        panel.errorbar(own["d"], own[TOP_M], yerr=error, fmt="D" if trained else "o-", capsize=3, **look)
+    panel.set(xlabel="width d", ylabel="tokens m of any probabilities")
+    plots.log_x(panel, sorted(set(data["d"])))
+    panel.legend()
+    return plots.Drawing(canvas, data, f"{int(data['draws'].sum()):,} draws over {len(data)} output matrices.")
