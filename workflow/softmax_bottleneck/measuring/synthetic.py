@@ -131,12 +131,11 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
     """Return the result rows of a synthetic experiment: dicts, each with one number (`value`) and its name (`metric`).
 
     The experiments "rank-demo" and "rank-sweep" measure untrained layers (`rank_demo`), the second only mixtures of
-    softmaxes of several widths and vocabularies. "top-m" counts the tokens of any probabilities at the top of random
-    output matrices. The others change a trained model's matrix (`ranks.robustness`):
+    softmaxes of several widths and vocabularies. The others change a trained model's matrix (`ranks.robustness`):
     "rebuild" by rounding, "noise" and "noise-effective" by noise.
 
     Args:
-        options: options of the experiment: `synthetic`, one of these names, and `size`, the number of contexts in
+        options: options of the experiment: `synthetic`, one of these five names, and `size`, the number of contexts in
             a trained model's matrix.
         matrix: function from the number of contexts to the rank-ten truncation of a trained model's log-probability
             matrix, or to None if no run has such a matrix. For None there are no result rows. The
@@ -154,10 +153,8 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
         rows = (row for settings in SWEEP for row in rank_demo(settings, say))
         mixtures = (row for row in rows if (row["model"], row["metric"]) == ("mos", "rank"))
         return [row | {"condition": f"{row['condition']};sweep"} for row in mixtures]
-    if name == "top-m":
-        return list(_random_top_tokens(say))
     if name != "rank-demo":
-        known = ", ".join(["rank-demo", "rank-sweep", "top-m", *robustness.EXPERIMENTS])
+        known = ", ".join(["rank-demo", "rank-sweep", *robustness.EXPERIMENTS])
         raise UserError(f"synthetic: {name!r} is unknown, expected one of: {known}")
     return [row for settings in READINGS for row in rank_demo(settings, say)]
 
@@ -258,21 +255,23 @@ def _log_softmax(logits_SV: Array) -> Array:
 
 
 # --- tokens at the top of a softmax ---------------------------------------------------------------------------------
-def _random_top_tokens(say: Say) -> Iterator[Row]:
-    """Yield the largest m of every draw (see `ranks.top_tokens`) for normal output matrices of several sizes."""
-    for words, width in TOP_SIZES:
-        rng = np.random.default_rng(derive(0, "top tokens", words, width))
-        yield from _top_rows(rng.standard_normal((words, width)), None, "synthetic", "random", 0)
-        say(f"top tokens: V = {words}, d = {width}")
+def _top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
+    """Return the largest m of every draw (see `ranks.top_tokens`), for trained and for random output matrices.
 
-
-def _trained_top_tokens(study: Study, run: Run) -> list[Row]:
-    """Return the rows of `_random_top_tokens` for the output matrix of a run; [] if its head is not log-linear."""
-    with trained.loaded(run, study.store.run_folder(run.path)) as model:
-        if not model.head.is_log_linear:
-            return []
-        weight_VD, bias_V = (tensor.detach().cpu().numpy() for tensor in model.head.decoder.parameters())
-    return list(_top_rows(weight_VD, bias_V, run.dataset, run.model, run.seed))
+    Runs whose head is not log-linear are left out. Random matrices have normal entries, the sizes of the trained ones,
+    and those in TOP_SIZES.
+    """
+    rows, sizes = list[Row](), set(TOP_SIZES)
+    for run in runs:
+        with trained.loaded(run, study.store.run_folder(run.path)) as model:
+            if model.head.is_log_linear:
+                weight_VD, bias_V = (tensor.detach().cpu().numpy() for tensor in model.head.decoder.parameters())
+                rows += _top_rows(weight_VD, bias_V, run.dataset, run.model, run.seed)
+                sizes.add(weight_VD.shape)
+    for size in sorted(sizes):
+        weight_VD = np.random.default_rng(derive(0, "top tokens", *size)).standard_normal(size)
+        rows += _top_rows(weight_VD, None, "synthetic", "random", 0)
+    return rows
 
 
 def _top_rows(weight_VD: Array, bias_V: Array | None, dataset: str, model: str, seed: int) -> Iterator[Row]:
@@ -322,9 +321,10 @@ def synthetic(study: Study, say: Say) -> None:
     for experiment in study.experiments:
         if "synthetic" in experiment.options:
             runs = study.read_by_synthetic(experiment)
-            rows += rows_of(experiment.options, partial(_truncated, study, runs), say)
+            is_top = experiment.options["synthetic"] == "top-m"
+            matrix = partial(_truncated, study, runs)
+            rows += _top_tokens(study, runs) if is_top else rows_of(experiment.options, matrix, say)
             for run in runs:
-                rows += _trained_top_tokens(study, run) if experiment.options["synthetic"] == "top-m" else []
                 measured = study.store.run_folder(run.path) / "measure.json"
                 parents[f"{run.path}/measure.json"] = artefacts.sha256_file(measured)
     for unit in study.units:

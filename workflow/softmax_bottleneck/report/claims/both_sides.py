@@ -1,0 +1,68 @@
+"""Claims of 2026: about tokens at the top of a softmax (Basri and Jacobs), and repeated tokens (Godey and Artzi).
+
+The models of the claims about repeated tokens are named `<dataset>/<model>`, because some compare two vocabularies. The
+coverage of a run is the number of sequences of each trained token that it read until it had learned them. It is only a
+lower bound for a run that had not learned them at the end of the text.
+"""
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+
+from softmax_bottleneck.corpora.repeat import LEARNED
+from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, STEPS, TOP_M
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
+from softmax_bottleneck.report.source import bundled_dataset
+from softmax_bottleneck.report.views.both_sides import top_sizes
+from softmax_bottleneck.statistics.intervals import smallest, student
+
+
+def _values(data: r.CorpusData, path: str, metric: str) -> dict[int, float]:
+    """Return {seed: value} of a metric; `path` is `<dataset>/<model>`."""
+    return data.records.values(*path.split("/"), metric)
+
+
+def _coverage(data: r.CorpusData, path: str) -> list[float]:
+    dataset = bundled_dataset(path.split("/")[0])
+    trained = dataset.repeat.vocabulary_size - dataset.repeat.held_out if dataset and dataset.repeat else 1
+    return [math.log(steps / trained) for steps in _values(data, path, STEPS).values()]
+
+
+def _held_out(data: r.CorpusData, path: str) -> list[float]:
+    return list(_values(data, path, ACCURACY_HELD_OUT).values())
+
+
+def tokens_learned(data: r.CorpusData, claim: Claim, slower: bool) -> Premise:
+    """Return the premise that all runs learned their tokens; `slower` is True if the claim is that the first is slower.
+
+    The coverage of runs that did not is too low. Those of the first model can therefore refute a claim of slowness
+    wrongly, and those of the second can reproduce it wrongly.
+    """
+    late = [
+        [f"{path}, seed {seed}" for seed, share in _values(data, path, ACCURACY).items() if share < LEARNED]
+        for path in claim.models
+    ]
+    unsafe = (r.NOT_REPRODUCED, r.REPRODUCED) if slower else (r.REPRODUCED, r.NOT_REPRODUCED)
+    spoils = tuple(verdict for verdict, runs in zip(unsafe, late, strict=True) if runs)
+    return Premise(Code.TOKENS_LEARNED, {"runs": "; ".join(chain(*late)) or "none"}, not any(late), spoils)
+
+
+def _top_of_random(data: r.CorpusData) -> Iterator[float]:
+    """Yield the lower end of the interval of m of every random matrix with d = 64."""
+    yield from top_sizes(data.records).query("model == 'random' and d == 64")["low"]
+
+
+def _top_of_trained(data: r.CorpusData) -> Iterator[float]:
+    """Yield, for each trained matrix, its m less that of the random matrix of the same size."""
+    found = top_sizes(data.records)
+    both = found[found["model"] != "random"].merge(found[found["model"] == "random"], on=["V", "d"])
+    yield from both[f"{TOP_M}_x"] - both[f"{TOP_M}_y"]
+
+
+compared = partial(r.Quantity, estimate=student, names="{0} against {1}", is_comparison=True)
+repeat_coverage = compared(_coverage, what="sequences of each token until learned", unit="×")
+held_out = compared(_held_out, what="accuracy on held-out tokens", unit="share")
+top_of_random = r.Quantity(_top_of_random, smallest, "top tokens, smallest over random matrices", units="matrices")
+top_of_trained = r.Quantity(_top_of_trained, student, "top tokens of a trained less those of a random matrix")
