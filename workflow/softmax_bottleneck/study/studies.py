@@ -138,7 +138,7 @@ class Study:
             return tuple(run for run in shown if self.author_seeds.get((run.dataset, run.model)) != run.seed)
         return tuple(shown)
 
-    def read_by_synthetic(self, experiment: Experiment) -> tuple[Run, ...]:
+    def read_by_synthetic(self, experiment: PlannedExperiment) -> tuple[Run, ...]:
         """Return the runs that the step `synthetic` reads for an experiment: all for `top-m`, else the first."""
         return self.runs_of(experiment)[: None if experiment.options["synthetic"] == "top-m" else 1]
 

@@ -16,7 +16,8 @@ from softmax_bottleneck.corpora.repeat import LEARNED
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Run
 from softmax_bottleneck.training.model import LanguageModel
-from softmax_bottleneck.training.trainer import Chunk, Trainer
+from softmax_bottleneck.training.schedule import Chunk
+from softmax_bottleneck.training.trainer import Trainer
 
 ACCURACIES = ("accuracy", "accuracy_held_out")
 

@@ -21,7 +21,8 @@ from softmax_bottleneck.statistics.intervals import smallest, student
 
 def _values(data: r.CorpusData, path: str, metric: str) -> dict[int, float]:
     """Return {seed: value} of a metric; `path` is `<dataset>/<model>`."""
-    return data.records.values(*path.split("/"), metric)
+    dataset, model = path.split("/")
+    return data.records.values(dataset, model, metric)
 
 
 def _coverage(data: r.CorpusData, path: str) -> list[float]:
