@@ -10,13 +10,30 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 
+import pandas as pd
+
 from softmax_bottleneck.corpora.repeat import LEARNED
+from softmax_bottleneck.ranks.top_tokens import TopTokens
 from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, STEPS, TOP_M
+from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.report.source import bundled_dataset
-from softmax_bottleneck.report.views.both_sides import top_sizes
 from softmax_bottleneck.statistics.intervals import smallest, student
+
+TOP = ("dataset", "model", "seed", "V", "d", "draws", TOP_M, "low", "high", "median")
+
+
+def top_sizes(records: Records) -> pd.DataFrame:
+    """Return a row per output matrix with its number of top tokens of any probabilities (columns TOP)."""
+    rows = []
+    found = records.synthetic[records.synthetic["metric"] == TOP_M]
+    for (dataset, model, seed, condition), draws in groups(found, "dataset", "model", "seed", "condition"):
+        sizes = {name: int(value) for name, value in (part.split("=") for part in condition.split(";"))}
+        top = TopTokens(tuple(sorted(map(int, draws["value"]))), min(sizes["V"] - 1, sizes["d"] + 1), 0.0)
+        names = {"dataset": dataset, "model": model, "seed": int(seed), "draws": len(draws)} | sizes
+        rows.append(names | {TOP_M: top.m, "low": top.interval[0], "high": top.interval[1], "median": top.median})
+    return pd.DataFrame(rows, columns=list(TOP))
 
 
 def _values(data: r.CorpusData, path: str, metric: str) -> dict[int, float]:

@@ -8,16 +8,15 @@ from typing import Any, Literal
 import pandas as pd
 
 from softmax_bottleneck.corpora.repeat import LEARNED
-from softmax_bottleneck.ranks.top_tokens import TopTokens
 from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, STEPS, TOP_M
 from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import plots
+from softmax_bottleneck.report.claims.both_sides import top_sizes
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import Run, Study
 
 RUNS = ("dataset", "model", "seed", "head", "body", "d", "V", "ratio", STEPS, "coverage", ACCURACY, ACCURACY_HELD_OUT)
 AXES = {"coverage": "sequences of each token until learned", ACCURACY_HELD_OUT: "accuracy, held-out tokens"}
-TOP = ("dataset", "model", "seed", "V", "d", "draws", TOP_M, "low", "high", "median")
 
 
 def repeated_runs(study: Study, records: Records, runs: tuple[Run, ...]) -> pd.DataFrame:
@@ -67,18 +66,6 @@ def repeat_figure(source: Source) -> plots.Drawing:
     plots.legend(canvas, {head: head for head in looks}, looks)
     count = f"{(data[ACCURACY] >= LEARNED).sum()} of {len(data)} finished runs learned their tokens"
     return plots.Drawing(canvas, data, f"{count}; {len(runs)} are planned.")
-
-
-def top_sizes(records: Records) -> pd.DataFrame:
-    """Return a row per output matrix with its number of top tokens of any probabilities (columns TOP)."""
-    rows = []
-    found = records.synthetic[records.synthetic["metric"] == TOP_M]
-    for (dataset, model, seed, condition), draws in groups(found, "dataset", "model", "seed", "condition"):
-        sizes = {name: int(value) for name, value in (part.split("=") for part in condition.split(";"))}
-        top = TopTokens(tuple(sorted(map(int, draws["value"]))), min(sizes["V"] - 1, sizes["d"] + 1), 0.0)
-        names = {"dataset": dataset, "model": model, "seed": int(seed), "draws": len(draws)} | sizes
-        rows.append(names | {TOP_M: top.m, "low": top.interval[0], "high": top.interval[1], "median": top.median})
-    return pd.DataFrame(rows, columns=list(TOP))
 
 
 def top_m_figure(source: Source, *, synthetic: Literal["top-m"]) -> plots.Drawing:
