@@ -126,6 +126,25 @@ def fits_file(unit):
     return STORE.fits_folder(unit).joinpath("done.json").as_posix()
 
 
+def truth_file(path):
+    """Return the file that describes natural distributions to which heads are fitted."""
+    return STORE.fits_folder("truths").joinpath(path, "truth.json").as_posix()
+
+
+def needed_by_truth(wildcards):
+    """Return the input of `truth`: the tokens of its corpus, and the run that is its source, unless it is computed."""
+    truth = STUDY.truth(wildcards.truth)
+    if Path(truth_file(truth.path)).exists():
+        return []
+    return [tokens_file(truth.corpus), *([run_file("measured.json", truth.run)] if truth.run else [])]
+
+
+def needed_by_fit(wildcards):
+    """Return the input of `fit`: for natural distributions their file, and the fits that choose the step sizes."""
+    unit = UNITS[wildcards.unit]
+    return [*([truth_file(unit.truth.path)] if unit.truth else []), *(fits_file(one.path) for one in unit.search)]
+
+
 def study_files(names):
     """Return the paths of files in the study's folder."""
     return [f"{RESULTS}/{name}" for name in names]

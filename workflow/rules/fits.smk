@@ -2,7 +2,27 @@
 # distributions of one setting and seed. The files of fits are undeclared, so that a head added later is fitted alone.
 
 
+rule truth:
+    input:
+        needed_by_truth,
+    output:
+        truth_file("{truth}"),
+    log:
+        "results/logs/truth/{truth}.log",
+    benchmark:
+        "results/benchmarks/truth/{truth}.jsonl"
+    wildcard_constraints:
+        truth=rf"{NAME}/[0-9]+-[0-9a-f]{{12}}",
+    priority: 1
+    conda:
+        "../../envs/environment.yaml"
+    shell:
+        "python -m softmax_bottleneck truth --truth {wildcards.truth:q} --log {log:q}"
+
+
 rule fit:
+    input:
+        needed_by_fit,
     output:
         fits_file("{unit}"),
     log:

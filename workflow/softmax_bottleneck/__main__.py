@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
             with suppress(OSError):  # the results raise their own error if the disk fails
                 artefacts.append_line(args.log, f"{time.strftime('%H:%M:%S')}  {line}")
 
-    subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit", "choice") if key in args), "")
+    subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit", "truth", "choice") if key in args), "")
     note(args.step, subject)
     message, code = "", 0
     try:
@@ -128,6 +128,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--dataset": ("name of a file in config/datasets", REQUIRED),
     "--run": ("<dataset>/<model>/<seed>-<run_id>, as `plan --json` prints it", REQUIRED),
     "--unit": ("<fits>/<distribution>/<seed>-<unit_id>, as `plan --json` prints it", REQUIRED),
+    "--truth": ("<name>/<seed>-<truth_id>, a folder in results/fits/truths", REQUIRED),
     "--choice": ("<dataset>/<model>-<hash>, a file in results/<study>/choices", REQUIRED),
     "--restart": ("delete earlier results of this step and begin again", SWITCH),
     "--max-wall": ("save and stop with exit code 75 after this time: 90s, 30m, 4h, 1.5d", TIME),
@@ -195,6 +196,7 @@ COMMANDS = {
     "evaluate": ("extras.steps:measure", STUDY + "--run", "recompute the perplexities and predicted words of a run"),
     "spectrum": ("extras.steps:measure", STUDY + "--run", "recompute the singular values and ranks of a run"),
     "wordsim": ("extras.steps:measure", STUDY + "--run", "recompute the word similarity of a run"),
+    "truth": ("extras.steps:run_step", STUDY + "--truth", "compute natural next-word distributions for fits"),
     "fit": ("extras.steps:run_step", STUDY + "--unit" + RESUMABLE, "fit heads to known distributions"),
     "choose": ("extras.steps:run_step", STUDY + "--choice", "end a round of a search: choose settings, or try more"),
     "synthetic": ("extras.steps:run_step", STUDY, "measure untrained layers and noise; gather the fits"),

@@ -1,12 +1,13 @@
 """Known next-word distributions of many contexts, to which output heads are fitted.
 
-There are two kinds. In Ganea et al. 2019, section 5.1, the distribution of every context is sampled from a symmetric
+There are three kinds. In Ganea et al. 2019, section 5.1, the distribution of every context is sampled from a symmetric
 Dirichlet distribution, eq. 15:
 
     P*(.|c) ~ Dir(alpha, ..., alpha) over M words,   c = 1..N, all contexts equally likely.
 
 In a synthetic language (corpora/language.py), the distributions are those of all contexts that can occur, weighted by
 the stationary probabilities of the contexts. The matrix of their log-probabilities has an exactly known rank.
+Natural distributions, of a language model on a text, are read from a file that the step `truth` writes.
 
 Shapes: N contexts, M words.
 """
@@ -17,6 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,10 @@ from scipy import special
 
 from softmax_bottleneck.corpora.language import make_language
 from softmax_bottleneck.ranks import Spectrum, gram_singular_values
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.seeds import derive
+from softmax_bottleneck.study import truths
 from softmax_bottleneck.study.languages import LanguageSettings
 
 Floats = NDArray[np.float32]
@@ -83,6 +88,19 @@ class KnownDistributions:
         for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
             mean_M += self.weight_N[start : start + BLOCK] @ block.astype(np.float64)
         return float(-special.xlogy(mean_M, mean_M).sum()) - self.entropy_nats
+
+
+def natural(folder: Path) -> KnownDistributions:
+    """Return natural distributions from a folder of the step `truth`; the contexts have equal weights.
+
+    Raises:
+        DataError: a file is missing or damaged, or truth.npz is not the one that truth.json was written with.
+    """
+    written = artefacts.read_json(folder / truths.FILE)
+    p_NM = artefacts.read_npz(folder / truths.ARRAYS)["p_NM"]
+    if artefacts.stored_hash(folder / truths.ARRAYS) != written["provenance"]["parents"][truths.ARRAYS]:
+        raise DataError(f"{folder / truths.ARRAYS}: not of the same computation as {truths.FILE}. Delete both")
+    return KnownDistributions(p_NM, np.full(len(p_NM), 1.0 / len(p_NM)), written["facts"])
 
 
 def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDistributions:

@@ -13,15 +13,15 @@ from softmax_bottleneck.study import Study, plan
 def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Call the function of the step `options.step`, such as `fit` in training/fit.py.
 
-    The function works on the run, dataset or unit (of fits) that `--run`, `--dataset` or `--unit` names, or on the
-    round of a search that `--choice` names. The step `synthetic` has none of these options. With `--measure`, the run
-    is also measured, after the function has returned, unless it belongs to a search.
+    The function works on the run, dataset, unit (of fits) or truth that `--run`, `--dataset`, `--unit` or `--truth`
+    names, or on the round of a search that `--choice` names. The step `synthetic` has none of these options. With
+    `--measure`, the run is also measured, after the function has returned, unless it belongs to a search.
 
     Raises:
         DivergedResultError: the run diverged, and `--diverged-ok` is not given.
     """
     function = getattr(import_module(f"softmax_bottleneck.{fingerprint.STEPS[options.step][0]}"), options.step)
-    subjects = [vars(options)[key] for key in ("run", "dataset", "unit", "choice") if key in options]
+    subjects = [vars(options)[key] for key in ("run", "dataset", "unit", "truth", "choice") if key in options]
     restart = {"restart": options.restart} if "restart" in options else {}
     done = function(study, *subjects, say, **restart)
     if "measure" in options and options.measure and options.run not in {run.path for run in study.searched}:

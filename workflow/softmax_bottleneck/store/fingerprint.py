@@ -27,6 +27,7 @@ STEPS = {
     "train": ("training.train",),
     "finetune": ("training.finetune",),
     "dynamic": ("training.dynamic",),
+    "truth": ("own_model.truth",),
     "fit": ("training.fit",),
     "evaluate": ("measuring.evaluate",),
     "spectrum": ("measuring.spectrum",),

@@ -5,8 +5,8 @@ per context.
 """
 
 import itertools
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
@@ -17,9 +17,11 @@ from softmax_bottleneck.store import schema
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
 from softmax_bottleneck.study import languages
 from softmax_bottleneck.study.runs import Head, HeadEntry, digest
+from softmax_bottleneck.study.truths import Source, Truth
 
 # A fitted language is never sampled as a text, so these lengths are not used.
 NO_TEXT = {"train_tokens": 100, "valid_tokens": 100, "test_tokens": 100}
+NEEDED = {"dirichlet": ("alphas", "words"), "language": ("ranks",), "natural": ("truths", "words")}
 RECIPE = ("sample", "bias", "updates", "learning_rate", "gradient")  # keys that a plan and its units share
 Size = Annotated[schema.Integer, Field(ge=2, le=10**7)]
 Alpha = Annotated[schema.Number, Field(ge=0.001, le=1000)]
@@ -34,11 +36,35 @@ class FittedModel:
         label: name in tables and figures (default: the label that the head's own file declares).
         equal_to: key of another entry under `models` of the same FitPlan, or None. With a key, the head gets the
             largest width with which it has at most as many parameters as that model.
+        widths: those of the plan's widths at which the model is fitted (default: all).
+        rates: those of the search's step sizes that are tried for the model (default: all).
     """
 
     head: HeadEntry
     label: schema.Label | None = None
     equal_to: str | None = None
+    widths: schema.NonEmpty[schema.Width] | None = None
+    rates: schema.NonEmpty[schema.Number] | None = None
+
+
+@schema.section
+class RateSearch:
+    """A search for the initial step size of every model, for each true distribution.
+
+    The chosen value has the smallest mean ln KL over `widths`.
+
+    Attributes:
+        rates: the values to try.
+        seed: seed of the search, which is none of the plan's seeds.
+        widths: those of the plan's widths at which the values are tried.
+        check_updates: number of updates with which the fits of the search are repeated at the chosen values, to show
+            whether they had converged; 0 for no repetition.
+    """
+
+    rates: Annotated[schema.Unique[schema.Number], Field(min_length=2)]
+    seed: schema.Seed
+    widths: schema.NonEmpty[schema.Width]
+    check_updates: Annotated[schema.Integer, Field(ge=0, le=10**7)] = 0
 
 
 @schema.section
@@ -47,11 +73,14 @@ class FitPlan:
 
     Attributes:
         kind: source of the distributions: `dirichlet`, sampled from a symmetric Dirichlet distribution (Ganea et al.
-            2019, section 5.1); or `language`, the contexts of a synthetic language.
-        words: for `dirichlet`, the numbers of words, M in figures.
+            2019, section 5.1); `language`, the contexts of a synthetic language; or `natural`, next-word distributions
+            of natural text.
+        words: for `dirichlet`, the numbers of words, M in figures. For `natural`, the numbers of most probable tokens
+            that are kept.
         alphas: for `dirichlet`, the concentrations; a small one makes sparse distributions. Every concentration is
             combined with every number of words.
-        contexts: for `dirichlet`, the number of distributions sampled, N in figures (published: 1e5).
+        contexts: for `dirichlet` and `natural`, the number of distributions sampled, N in figures (published: 1e5).
+        truths: for `natural`, {name: source of the distributions}.
         language: for `language`, settings as in the file of a synthetic dataset, without rank, seed and token counts.
         ranks: for `language`, the ranks r of the true logits without the word biases, with one language per rank. The
             word biases and the normalisers of the contexts raise the rank of the log-probabilities to r + 2.
@@ -62,15 +91,17 @@ class FitPlan:
         bias: true if every word has a bias; the published synthetic study has none (Ganea et al. 2019, eq. 1).
         seeds: seeds of the distributions, the sampled words and the initial values.
         updates: number of steps of Adam, each over all contexts; the step size falls to zero along a cosine.
-        learning_rate: initial step size.
+        learning_rate: initial step size; absent if `search` is given.
+        search: for `natural`, a search for the initial step size of every model.
         gradient: for `language`, true to measure the gradient share of each head (`training.gradient_flow`), early in
             the fit and at its end.
     """
 
-    kind: Literal["dirichlet", "language"]
+    kind: Literal["dirichlet", "language", "natural"]
     words: schema.Unique[Size] = ()
     alphas: schema.Unique[Alpha] = ()
     contexts: Size = 2
+    truths: Mapping[schema.Name, Source] = schema.EMPTY
     language: schema.Options = schema.EMPTY
     ranks: schema.Unique[Size] = ()
     sample: Annotated[schema.Integer, Field(ge=0, le=10**12)] = 0
@@ -79,13 +110,21 @@ class FitPlan:
     bias: schema.Flag = True
     seeds: schema.NonEmpty[schema.Seed] = (1,)
     updates: Annotated[schema.Integer, Field(ge=1, le=10**7)]
-    learning_rate: Annotated[schema.Number, Field(gt=0, le=100)]
+    learning_rate: Annotated[schema.Number, Field(gt=0, le=100)] | None = None
+    search: RateSearch | None = None
     gradient: schema.Flag = False
 
     def __post_init__(self) -> None:
-        for key in ("alphas", "words") if self.kind == "dirichlet" else ("ranks",):
+        for key in NEEDED[self.kind]:
             if not getattr(self, key):
                 raise ValueError(f"{key} is not set; fits of kind {self.kind} need at least one")
+        if (self.learning_rate is None) == (self.search is None):
+            raise ValueError("learning_rate, search: expected one of the two")
+        if self.search:
+            if self.kind != "natural":
+                raise ValueError(f"search: needs fits of kind natural (got {self.kind})")
+            if self.search.seed in self.seeds:
+                raise ValueError(f"search.seed: {self.search.seed} is one of the plan's seeds. Expected another")
         if self.gradient and self.kind != "language":
             raise ValueError(f"gradient: true needs fits of kind language (got {self.kind})")
         for model, entry in self.models.items():
@@ -148,17 +187,20 @@ class Unit:
 
     Attributes:
         plan: name of the plan, an entry under `fits` of the study.
-        kind: source of the distributions: `dirichlet` (sampled from a Dirichlet distribution) or `language` (the
-            contexts of a synthetic language).
+        kind: source of the distributions: `dirichlet` (sampled from a Dirichlet distribution), `language` (the
+            contexts of a synthetic language) or `natural` (natural text).
         name: name of the distributions within the plan, such as `alpha0.1-M100` or `rank32`.
         condition: first part of a condition in the records. It names the distributions: `alpha=0.1;M=100;N=1000`.
         law: settings of the known distributions, without the seed: `alpha`, `words` and `contexts` for `dirichlet`, or
-            the settings of a synthetic language (fields of `LanguageSettings`) for `language`.
+            the settings of a synthetic language (fields of `LanguageSettings`) for `language`. For `natural`: the path
+            of the truth, as `truth`.
         seed: seed of the distributions, the sampled words and the initial values.
         fits: the fits to do.
         sample, bias, updates, learning_rate, gradient: settings of the plan that hold for all fits: words sampled for
             one update (0: none), whether words have biases, number of Adam steps, initial step size, and whether
             gradient shares are measured (details in `FitPlan`).
+        truth: for `natural`, the distributions, which a file holds.
+        search: units that tried step sizes, if these decide the step sizes of this unit; `learning_rate` is then 0.
         device, threads, deterministic: settings of the study: device of the computation, CPU threads, and whether equal
             bits are required (details in `StudyFile`).
     """
@@ -175,6 +217,8 @@ class Unit:
     learning_rate: float
     gradient: bool
     fits: tuple[Fit, ...]
+    truth: Truth | None = None
+    search: tuple["Unit", ...] = ()
     device: str = "auto"
     threads: int = 1
     deterministic: bool = True
@@ -188,6 +232,7 @@ class Unit:
         same `law_id` share the files of equal fits.
         """
         facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
+        facts |= {"search": [unit.unit_id for unit in self.search]} if self.search else {}
         return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]
 
     @property
@@ -197,6 +242,8 @@ class Unit:
         A context of a language is a pair (topic, previous word). Pairs whose previous word is a marker of another topic
         are not counted, because they cannot occur.
         """
+        if self.truth:
+            return self.truth.contexts, self.truth.words
         if self.kind == "dirichlet":
             return self.law["contexts"], self.law["words"]
         topics, words = self.law["topics"], self.law["vocabulary_size"]
@@ -225,7 +272,9 @@ class Unit:
         return f"{self.name}/{self.seed}-{self.law_id}"
 
 
-def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str) -> tuple[Unit, ...]:
+def units_of(
+    name: str, plan: FitPlan, execution: Mapping[str, Any], where: str, truths: Sequence[Truth] = ()
+) -> tuple[Unit, ...]:
     """Return the units of a plan: one per seed and setting of the distributions, such as alpha.
 
     Args:
@@ -233,6 +282,7 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
         plan: the plan.
         execution: {name: value} of the study's settings `device`, `threads` and `deterministic`.
         where: location of the plan, such as the study file and `fits.<name>`, for error messages.
+        truths: the available sources of a plan of kind `natural`.
 
     Raises:
         UserError: a head or an option is unknown, or a value is not allowed.
@@ -242,7 +292,11 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
         Fit(model, heads[model], width, heads[entry.equal_to] if entry.equal_to else None)
         for model, entry in plan.models.items()
         for width in plan.widths
+        if width in (entry.widths or plan.widths)
     )
+    recipe = {key: getattr(plan, key) for key in RECIPE} | {"learning_rate": plan.learning_rate or 0.0}
+    if plan.kind == "natural":
+        return tuple(_natural_units(name, plan, truths, {**recipe, **execution}, fits))
     laws: list[tuple[str, str, dict[str, Any]]] = []  # name within the plan, name in the records, settings
     if plan.kind == "dirichlet":
         for alpha, words in itertools.product(plan.alphas, plan.words):
@@ -254,8 +308,48 @@ def units_of(name: str, plan: FitPlan, execution: Mapping[str, Any], where: str)
             law = asdict(schema.read(languages.LanguageSettings, given, f"{where}: language"))
             del law["seed"]
             laws.append((f"rank{rank}", f"r={rank};V={law['vocabulary_size']}", law))
-    recipe = {key: getattr(plan, key) for key in RECIPE}
     return tuple(
         Unit(name, plan.kind, law_name, condition, law, seed, **recipe, fits=fits, **execution)
         for (law_name, condition, law), seed in itertools.product(laws, plan.seeds)
     )
+
+
+def _natural_units(
+    name: str, plan: FitPlan, truths: Sequence[Truth], settings: Mapping[str, Any], fits: tuple[Fit, ...]
+) -> Iterator[Unit]:
+    """Yield the units of a plan of kind `natural`: for every truth those of its search, then one per seed.
+
+    The search has a unit per step size and, with `check_updates`, one with more updates at the chosen step sizes.
+    """
+    for source, words in itertools.product(truths, plan.words):
+        condition = f"truth={source.name};N={plan.contexts};V={words}"
+        truth = replace(source, contexts=plan.contexts, words=words)
+        base = Unit(name, plan.kind, f"{source.name}-V{words}", condition, {}, 0, **settings, fits=fits, truth=truth)
+        if tried := plan.search:
+            part = tuple(fit for fit in fits if fit.width in tried.widths)
+            trial = replace(base, seed=tried.seed, fits=part)
+            search = tuple(
+                _with_truth(
+                    replace(
+                        trial,
+                        learning_rate=rate,
+                        condition=f"{condition};rate={rate:g}",
+                        fits=tuple(fit for fit in part if rate in (plan.models[fit.model].rates or tried.rates)),
+                    )
+                )
+                for rate in tried.rates
+            )
+            yield from search
+            base = replace(base, search=search)
+            if tried.check_updates:
+                longer = f"{condition};updates={tried.check_updates}"
+                trial = replace(trial, search=search, updates=tried.check_updates, condition=longer)
+                yield _with_truth(trial)
+        yield from (_with_truth(replace(base, seed=seed)) for seed in plan.seeds)
+
+
+def _with_truth(unit: Unit) -> Unit:
+    """Return the unit with the distributions of its own seed."""
+    assert unit.truth is not None
+    truth = replace(unit.truth, seed=unit.seed)
+    return replace(unit, truth=truth, law={"truth": truth.path})

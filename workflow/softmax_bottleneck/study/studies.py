@@ -19,9 +19,10 @@ from softmax_bottleneck.store.paths import ROOT, Store
 from softmax_bottleneck.store.schema import did_you_mean, parse_yaml, read, section
 from softmax_bottleneck.study import study_file
 from softmax_bottleneck.study.datasets import Dataset, load_dataset
-from softmax_bottleneck.study.fits import Unit, units_of
+from softmax_bottleneck.study.fits import FitPlan, Unit, units_of
 from softmax_bottleneck.study.runs import Body, Evaluation, Head, Run, Schedule, Stages, canonical_json, digest
 from softmax_bottleneck.study.study_file import Experiment, PlannedExperiment, StudyFile, Tuning
+from softmax_bottleneck.study.truths import Truth, truth_of
 from softmax_bottleneck.study.tuning import Point, Round, Trial, TunedModel
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
@@ -30,7 +31,7 @@ UNCHANGED = (
     *("tuning", "contrasts"),
 )
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
-Placed = TypeVar("Placed", Run, Evaluation, Unit, Round)
+Placed = TypeVar("Placed", Run, Evaluation, Unit, Round, Truth)
 
 
 @dataclass(frozen=True)
@@ -184,11 +185,11 @@ class Study:
     # --- what to compute, without repetitions
     @cached_property
     def needed(self) -> tuple[Run, ...]:
-        """The runs to train: those of searches, then those that at least one experiment includes, without duplicates.
+        """The runs to train: those of searches, then those that an experiment includes or fits need, each once.
 
         A run that several models share is listed once, under the model that comes first in the study's YAML.
         """
-        paths = {run.path for run in self.shown}
+        paths = {run.path for run in self.shown} | {truth.run for truth in self.truths}
         return (*self.searched, *(run for run in self.runs if not run.duplicate_of and run.path in paths))
 
     @cached_property
@@ -245,6 +246,19 @@ class Study:
         """
         named = dict.fromkeys(e.fits for e in self.experiments if e.fits in self.fits and not e.is_void)
         return tuple(unit for name in named for unit in self.fits[name])
+
+    @property
+    def truths(self) -> tuple[Truth, ...]:
+        """The natural distributions to compute, each once."""
+        return _first_by_path(tuple(unit.truth for unit in self.units if unit.truth))
+
+    def truth(self, path: str) -> Truth:
+        """Return the natural distributions whose folder below results/fits/truths is `path`: `<name>/<seed>-<id>`.
+
+        Raises:
+            UserError: no planned distributions have this path.
+        """
+        return self._at(path, self.truths, "truth")
 
     def run(self, path: str) -> Run:
         """Return the trained or finetuned run whose folder below results/runs is `path`.
@@ -314,7 +328,7 @@ def load_study(
         UserError: the file cannot be read, a key is unknown or missing, a value is not allowed, or one model is
             evaluated dynamically on one corpus both with and without finetuning.
     """
-    given, where = dict(overrides or {}), str(file)
+    given = dict(overrides or {})
     declared, store = _read_declaration(file, given), store or Store()
     for path in declared.heads:
         registry.add(file.parent / path)
@@ -347,9 +361,7 @@ def load_study(
         },
         author_seeds={key: model.author_seed for key, model in planned.items() if model.author_seed is not None},
         stages={key: model.stages for key, model in planned.items()},
-        fits={
-            name: units_of(name, fits, plan.execution, f"{where}: fits.{name}") for name, fits in declared.fits.items()
-        },
+        fits={name: plan.units(name, fits, planned) for name, fits in declared.fits.items()},
         fit_labels={name: fits.labels for name, fits in declared.fits.items()},
         tuned=tuple(tuned),
         overrides=given,
@@ -504,6 +516,26 @@ class _Planner:
         if problem := stages.dynamic.unsuitable_rates:
             raise UserError(f"{where}: {problem}")
         return PlannedModel(runs=runs, author_seed=author, stages=stages)
+
+    def units(self, name: str, fits: FitPlan, planned: Mapping[tuple[str, str], PlannedModel]) -> tuple[Unit, ...]:
+        """Return the units of a plan of fits; `planned` maps (dataset, model) to the model's runs.
+
+        Sources of natural distributions that need a missing model are left out.
+
+        Raises:
+            UserError: a head, an option, a dataset or a model is unknown, or a value is not allowed.
+        """
+        place = f"{self.where}: fits.{name}"
+        first: dict[str, Run] = {}
+        for (_, model), made in planned.items():
+            if made.runs:
+                first.setdefault(model, made.runs[0])
+        truths = [
+            truth_of(truth, source, self.datasets, first, f"{place}.truths.{truth}")
+            for truth, source in fits.truths.items()
+            if source.is_available
+        ]
+        return units_of(name, fits, self.execution, place, truths)
 
     def search(self, tuning: Tuning, dataset: Dataset, model: study_file.Model) -> tuple[TunedModel, PlannedModel]:
         """Return the search for the settings of a model on a corpus, and what follows it (see `model`).

@@ -89,6 +89,7 @@ class Experiment:
         "known-truth",
         "both-sides",
         "gradient",
+        "natural",
         "published-size",
         "plif-rank",
         "this-study",

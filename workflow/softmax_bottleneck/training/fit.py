@@ -13,16 +13,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 
-from softmax_bottleneck.corpora.known_distributions import KnownDistributions, make_distributions
+from softmax_bottleneck.corpora.known_distributions import KnownDistributions, make_distributions, natural
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Fit, Study, Unit
 from softmax_bottleneck.training import free_contexts, gradient_flow
@@ -30,6 +32,7 @@ from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 from softmax_bottleneck.training.run_record import DONE_FILE
 
 EARLY = 0.05  # share of the updates after which early metrics are measured; step sizes are still near the first one
+LEAST_KL = 1e-9  # nats; smaller differences from zero are rounding errors
 LARGEST_RANKED = 1 << 24  # largest number of cells (contexts x words) of a matrix whose ranks are measured
 
 
@@ -43,11 +46,13 @@ def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
     unit = study.unit(path)
     options = Options.of(study, say, restart)
     law_folder = study.store.fits_folder(f"laws/{unit.law_path}")
-    record = fit_unit(unit, study.store.fits_folder(path), law_folder, options)
+    record = fit_unit(unit, study.store.fits_folder(path), law_folder, options, study.store)
     say(f"{path}: {len(unit.fits)} fits ({record['wall_s']:.0f} s)")
 
 
-def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS) -> dict[str, Any]:
+def fit_unit(
+    unit: Unit, folder: Path, law_folder: Path, options: Options = DEFAULTS, store: Store | None = None
+) -> dict[str, Any]:
     """Do the missing fits of a unit (all fits to the distributions of one setting and seed); return its done.json.
 
     Other units, such as those of another plan, share `law_folder` if their distributions and training settings are the
@@ -60,6 +65,7 @@ def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFA
             metrics of all fits.
         law_folder: folder of the finished fits to these distributions, one file per fit.
         options: progress function, time limit and restart of this call (see `Options`).
+        store: results folder with the truth and the search of a unit of kind `natural` (default: `results`).
 
     Raises:
         UserError: the unit's device is not available.
@@ -76,11 +82,31 @@ def fit_unit(unit: Unit, folder: Path, law_folder: Path, options: Options = DEFA
 
     decides = numerics(unit, device)
     job = Job(unit.path, folder, DONE_FILE, ids, ids, device, decides, law_folder, files.values(), is_whole)
-    return run_to_end(job, lambda: Fitting(unit, files, device, options.say), options)
+    return run_to_end(job, lambda: Fitting(unit, files, device, options.say, store or Store()), options)
 
 
 def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
     return {name: artefacts.sha256_file(path) for name, path in files.items() if artefacts.is_sound(path)}
+
+
+def best_rates(unit: Unit, store: Store) -> dict[str, float]:
+    """Return {model: step size with the smallest mean ln KL over the widths of the search of a unit}.
+
+    A step size at which a fit diverged is not chosen.
+
+    Raises:
+        DataError: a result of the search is missing or damaged.
+    """
+    losses: dict[str, dict[float, list[float]]] = {}
+    for tried in unit.search:
+        for row in artefacts.read_json(store.fits_folder(tried.path) / DONE_FILE)["rows"]:
+            if row["metric"] == "kl_nats":
+                values = losses.setdefault(row["model"], {}).setdefault(tried.learning_rate, [])
+                values.append(math.log(max(row["value"], LEAST_KL)))
+    for by_rate in losses.values():
+        complete = max(map(len, by_rate.values()))
+        by_rate |= {rate: [math.inf] for rate, values in by_rate.items() if len(values) < complete}
+    return {model: min(by_rate, key=lambda rate: mean(by_rate[rate])) for model, by_rate in losses.items()}
 
 
 class Fitting(Work):
@@ -91,12 +117,18 @@ class Fitting(Work):
         files: {file name: path} of the unit's files of single fits; a fit whose file is intact is not repeated.
         device: device of the computation.
         say: function that prints a line of progress.
+        store: results folder with the truth and the search of a unit of kind `natural`.
     """
 
-    def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say) -> None:
+    def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say, store: Store) -> None:
         self.unit, self.files, self.device, self.say = unit, files, device, say
-        self.known: KnownDistributions = make_distributions(unit.kind, unit.law, unit.seed)
-        self.recipe = Recipe(unit.sample, unit.bias, unit.updates, unit.learning_rate)
+        self.known: KnownDistributions = (
+            natural(store.fits_folder(f"truths/{unit.truth.path}"))
+            if unit.truth
+            else make_distributions(unit.kind, unit.law, unit.seed)
+        )
+        self.rates = best_rates(unit, store) if unit.search else {}
+        self.recipe = Recipe(unit.sample, unit.bias, unit.updates, 1.0 if unit.search else unit.learning_rate)
         pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(files[fit.file_name])}
         self.fits = {name: self._begin(fit) for name, fit in pending.items()}
         self.early: dict[str, dict[str, float]] = {}  # metrics after EARLY of the updates, if gradients are requested
@@ -112,7 +144,9 @@ class Fitting(Work):
         if fit.equal_to is not None:
             most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, width, shape, bias)
             width = free_contexts.width_with(fit.head.name, fit.head.options, shape, bias, most)
-        return FreeContexts(fit.head.name, fit.head.options, width, shape, bias, self.unit.seed, self.device)
+        fitted = FreeContexts(fit.head.name, fit.head.options, width, shape, bias, self.unit.seed, self.device)
+        fitted.rate_factor = self.rates.get(fit.model, 1.0)
+        return fitted
 
     @property
     def finished(self) -> bool:
@@ -217,6 +251,12 @@ class Fitting(Work):
         if self.unit.gradient:
             metrics |= gradient_flow.gradient_shares(fitted, self.known) | self.early[fit.file_name]
         metrics |= {"parameters": fitted.parameters, "width": fitted.contexts_ND.shape[1]}
+        if self.unit.truth:
+            metrics |= free_contexts.top_distances(fitted, self.known, rows)
+            metrics |= {
+                "update_ms": 1e3 * fitted.cpu_s / self.recipe.updates,
+                "learning_rate": self.recipe.rate(0) * fitted.rate_factor,
+            }
         if sound and self._is_ranked():
             try:
                 metrics |= free_contexts.ranks(fitted, self.known, rows)

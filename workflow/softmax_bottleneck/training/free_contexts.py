@@ -17,13 +17,16 @@ Shapes: N contexts, M words, D width, R rows (contexts) processed at once.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import special
 from torch import Tensor, nn
 
 from softmax_bottleneck import heads
@@ -40,6 +43,7 @@ from softmax_bottleneck.store.seeds import derive
 START_SCALE = 0.1  # standard deviation; larger start vectors saturate the tanh of mixtures, which then converge slowly
 BETAS = (0.9, 0.99)
 EPSILON = 1e-12  # of Adam; gradients of rare contexts are small
+TOP = (1, 10, 100)  # numbers m of most probable words whose part of the KL is measured
 CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: fits a CPU's cache or a GPU's memory
 
 
@@ -79,7 +83,12 @@ class FreeContexts:
 
     Attributes:
         parameters: number of fitted parameters, context vectors included.
+        rate_factor: number by which the step sizes of the recipe are multiplied (1).
+        cpu_s: seconds of processor time of all updates of this fit so far.
     """
+
+    rate_factor = 1.0
+    cpu_s = 0.0
 
     def __init__(
         self,
@@ -133,13 +142,15 @@ class FreeContexts:
     def state(self) -> dict[str, Any]:
         """Return the state of the fit, for resuming."""
         moments = self.optimiser.state_dict()["state"]
-        return {"contexts": self.contexts_ND.detach(), "head": self.head.state_dict(), "moments": moments}
+        weights = {"contexts": self.contexts_ND.detach(), "head": self.head.state_dict()}
+        return {**weights, "moments": moments, "cpu_s": self.cpu_s}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned."""
         with torch.no_grad():
             self.contexts_ND.copy_(state["contexts"])
         self.head.load_state_dict(state["head"])
+        self.cpu_s = state["cpu_s"]
         groups = self.optimiser.state_dict()["param_groups"]
         moments = {index: kept | {"step": kept["step"].cpu()} for index, kept in state["moments"].items()}
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})  # Adam counts its steps on the CPU
@@ -203,9 +214,18 @@ def update(
         mass_RM = known.p_NM[part] * known.weight_N[part, None] if sample_NM is None else sample_NM[part]
         mass = torch.from_numpy((mass_RM * len(known.p_NM)).astype(np.float32)).to(device)
         for fit in fits:
-            fit.add_gradients(mass, start)
+            with _timed(fit):
+                fit.add_gradients(mass, start)
     for fit in fits:
-        fit.step(recipe.rate(number))
+        with _timed(fit):
+            fit.step(recipe.rate(number) * fit.rate_factor)
+
+
+@contextmanager
+def _timed(fit: FreeContexts) -> Iterator[None]:
+    started = time.process_time()
+    yield
+    fit.cpu_s += time.process_time() - started
 
 
 def chunk_rows(known: KnownDistributions, device: torch.device) -> int:
@@ -237,6 +257,24 @@ def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[s
         match += float(weight_R @ (log_q_RM.argmax(1) == p_RM.argmax(1)))
     best = math.exp(known.entropy_nats)
     return {"kl_nats": kl, "mode_match": match, "excess_ppl": best * math.exp(kl) - best}
+
+
+def top_distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
+    """Return the parts of the mean KL(P*||Q) in nats that are due to the m most probable words of P* in each context.
+
+    A word adds P* ln(P* / Q) - P* + Q, which is never negative. The sum over all words is KL, because P* and Q sum to
+    one. The keys are `kl_top_1`, `kl_top_10` and `kl_top_100`; an m above the number of words is left out.
+    """
+    sizes = [m for m in TOP if m < known.p_NM.shape[1]]
+    found = dict.fromkeys(sizes, 0.0)
+    for start, log_q_RM in zip(range(0, len(known.p_NM), rows), fit.log_probs(rows), strict=True):
+        part = slice(start, start + len(log_q_RM))
+        p_RM = known.p_NM[part].astype(np.float64)
+        lost_RM = special.rel_entr(p_RM, np.exp(log_q_RM)) - p_RM + np.exp(log_q_RM)
+        sorted_RM = np.take_along_axis(lost_RM, np.argsort(-p_RM, 1, kind="stable"), 1)
+        for m in sizes:
+            found[m] += float(known.weight_N[part] @ sorted_RM[:, :m].sum(1))
+    return {f"kl_top_{m}": nats for m, nats in found.items()}
 
 
 def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:

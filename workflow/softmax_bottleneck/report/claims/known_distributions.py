@@ -26,7 +26,7 @@ from softmax_bottleneck.statistics.correlations import pearson_r
 from softmax_bottleneck.statistics.intervals import MIN_POINTS, smallest, spearman, student, wilson
 
 BASELINE = "softmax"
-TEXTS = ("head", "equal")  # keys of a condition with a text; all others have a number
+TEXTS = ("truth", "head", "equal")  # keys of a condition with a text; all others have a number
 # Godey and Artzi 2026 report that the output layer suppresses most of the gradient of the loss. Here the best gradient
 # is known. The claims are about distributions with r > d, and heads with hardly more parameters than the softmax.
 EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
@@ -45,9 +45,9 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a table with one row per fit or true distribution, from records with one number per row.
 
     The input has the columns model, condition, seed, metric and value. The result has the columns model and seed, one
-    per metric, and one per key of the conditions, such as `d` for `r=10;d=5;head=mos;equal=softmax`. The columns `head`
-    and `equal` hold texts, the others numbers. `equal` names the head whose number of parameters the fitted head must
-    not exceed. It is empty if there is no such limit.
+    per metric, and one per key of the conditions, such as `d` for `r=10;d=5;head=mos;equal=softmax`. The columns
+    `truth`, `head` and `equal` hold texts, the others numbers. `equal` names the head whose number of parameters the
+    fitted head must not exceed. It is empty if there is no such limit.
     """
     if rows.empty:
         return pd.DataFrame(columns=["model", "seed"])

@@ -23,6 +23,7 @@ from softmax_bottleneck.report.views import (
     both_sides,
     fits,
     perplexity,
+    price,
     published_size,
     ranks,
     settings,
@@ -32,7 +33,7 @@ from softmax_bottleneck.report.views import (
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
-MODULES = (both_sides, fits, perplexity, published_size, ranks, settings, tuning, words)
+MODULES = (both_sides, fits, perplexity, price, published_size, ranks, settings, tuning, words)
 # Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
 VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     kind: {

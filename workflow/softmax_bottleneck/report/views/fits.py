@@ -39,7 +39,11 @@ AXES = {
     "rank": "rank of the true distribution",
     "alpha": "concentration α",
 }
-SETTINGS = {"dirichlet": {"d", "alpha", "M"}, "language": {"d", "r", "rank"}}  # kind of a plan -> columns
+SETTINGS = {
+    "dirichlet": {"d", "alpha", "M"},
+    "language": {"d", "r", "rank"},
+    "natural": {"d"},
+}  # kind of a plan -> columns
 ENTROPY = "entropy_nats"
 TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # metric of a fit -> metric of the true distribution, if their names differ
 WIDEST_TITLE = 28  # letters of a line above a heat map

@@ -1,0 +1,130 @@
+"""Natural next-word distributions: the step that computes them, and fits to them with a search for the step size."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+from softmax_bottleneck.corpora import corpus as corpora
+from softmax_bottleneck.measuring.synthetic import synthetic
+from softmax_bottleneck.own_model import truth as step
+from softmax_bottleneck.records import collect, verify
+from softmax_bottleneck.report.claims.known_distributions import wide
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.study import Study
+from softmax_bottleneck.training import fit as fitting
+
+PLAN: dict[str, Any] = {
+    "kind": "natural", "truths": {"counts": {"kind": "n-gram", "corpus": "tiny", "order": 2}}, "contexts": 40,
+    "words": [20], "widths": [2, 4], "updates": 12, "seeds": [1],
+    "models": {
+        "softmax": {"head": "softmax"},
+        "mos": {"head": {"name": "mos", "components": 2}, "equal_to": "softmax", "widths": [4], "rates": [0.001, 0.2]},
+    },
+    "search": {"rates": [0.001, 0.2, 0.3], "seed": 9, "widths": [4], "check_updates": 24},
+}  # fmt: skip
+
+
+def planned(place: Path, **changes: Any) -> Study:
+    small.tokenised(place)
+    return small.load(place, small.values(fits={"price": PLAN | changes}, experiments={"price-table": {}}))
+
+
+def test_the_step_keeps_the_most_probable_tokens_of_a_hand_made_bigram_model(place):
+    study = planned(place)
+    wanted = study.truths[0]
+    step.truth(study, wanted.path, small.quiet)
+    folder = study.store.fits_folder(f"truths/{wanted.path}")
+    arrays, facts = artefacts.read_npz(folder / "truth.npz"), artefacts.read_json(folder / "truth.json")["facts"]
+    corpus = corpora.load(study.store.tokens_folder("tiny"))
+    pairs = np.zeros((40, 40))
+    np.add.at(pairs, (corpus.train[:-1], corpus.train[1:]), 1)
+    kinds = (pairs > 0).sum(0)  # distinct words before each word
+    low = np.maximum(kinds - discount(kinds), 0) / kinds.sum()
+    low += discount(kinds) * (kinds > 0).sum() / kinds.sum() / 40
+    rest = discount(pairs)
+    total = pairs.sum(1, keepdims=True)
+    high = np.maximum(pairs - rest, 0) / total + rest * (pairs > 0).sum(1, keepdims=True) / total * low
+    starts = np.random.default_rng(step.derive(wanted.seed, "contexts")).integers(0, len(corpus.test) - 128 + 1, 2)
+    before = corpus.test[np.concatenate([np.arange(start + 96, start + 128) for start in starts])[:40]]
+    expected, kept = high[before], arrays["token_M"]
+    left_out = np.setdiff1d(np.arange(40), kept)
+    assert facts["tokens"] == 40 and expected.mean(0)[left_out].max() <= expected.mean(0)[kept].min() + 1e-6
+    assert facts["kept_mass"] == pytest.approx(expected[:, kept].sum(1).mean(), abs=1e-6)
+    assert np.allclose(arrays["p_NM"], expected[:, kept] / expected[:, kept].sum(1, keepdims=True), atol=1e-6)
+
+
+def discount(counts: np.ndarray) -> float:
+    once, twice = (counts == 1).sum(), (counts == 2).sum()
+    return float(once / (once + 2 * twice))
+
+
+def test_fits_use_the_best_step_size_of_the_search(place):
+    study = planned(place)
+    assert [unit.seed for unit in study.units] == [9, 9, 9, 9, 1]
+    for truth in study.truths:
+        step.truth(study, truth.path, small.quiet)
+    for unit in study.units:
+        fitting.fit(study, unit.path, small.quiet)
+    synthetic(study, small.quiet)
+    assert not verify.verify(study).findings
+    frame = wide(collect.collect(study).synthetic)
+    fits = frame[(frame["model"] != "law")]
+    tried = fits[fits["rate"].notna()].pivot(index="model", columns="rate", values="kl_nats")
+    assert (tried[0.2] < tried[0.001]).all() and tried[0.3].isna().to_dict() == {"softmax": False, "mos": True}
+    best = tried.idxmin(axis=1)
+    own = fits[fits["rate"].isna() & fits["updates"].isna()]
+    assert set(zip(own["model"], own["d"], strict=True)) == {("softmax", 2), ("softmax", 4), ("mos", 4)}
+    assert (
+        (own["learning_rate"] == own["model"].map(best)).all()
+        and own["update_ms"].gt(0).all()
+        and own["seed"].eq(1).all()
+    )
+    longer = fits[fits["updates"] == 24]
+    assert (longer.set_index("model")["kl_nats"] < tried.min(axis=1)).all()
+    assert (own["kl_top_1"] <= own["kl_top_10"]).all() and (own["kl_top_10"] <= own["kl_nats"] + 1e-6).all()
+    truth = frame[frame["model"] == "law"]
+    assert truth["kept_mass"].between(0.4, 1).all()
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"truths": {"x": {"kind": "model", "corpus": "tiny"}}}, "Expected corpus and model"),
+    ({"truths": {"x": {"kind": "n-gram", "corpus": "tinny"}}}, "unknown dataset 'tinny'"),
+    ({"truths": {"x": {"kind": "run", "run": "mose"}}}, "unknown model 'mose'"),
+    ({"search": PLAN["search"] | {"seed": 1}}, "one of the plan's seeds"), ({"learning_rate": 0.1}, "one of the two"),
+    ({"truths": {}}, "truths is not set"),
+])  # fmt: skip
+def test_mistakes_are_named(place, changes, words):
+    with pytest.raises(UserError, match=words):
+        planned(place, **changes)
+
+
+def test_sources_without_their_model_are_left_out(place):
+    missing = {"kind": "model", "corpus": "tiny", "model": "no/such.gguf"}
+    study = planned(place, truths=PLAN["truths"] | {"absent": missing})
+    assert {truth.name for truth in study.truths} == {"counts"}
+
+
+def test_a_truth_of_a_run_needs_its_run_and_has_its_probabilities(place):
+    study = planned(place, truths={"trained": {"kind": "run", "run": "mos"}}, words=[40], contexts=8)
+    (run,) = study.needed
+    assert (run.model, run.seed) == ("mos", 1)
+    for one in small.STEPS:
+        one(study, run.path, small.quiet)
+    wanted = study.truths[0]
+    step.truth(study, wanted.path, small.quiet)
+    arrays = artefacts.read_npz(study.store.fits_folder(f"truths/{wanted.path}") / "truth.npz")
+    folder = study.store.run_folder(run.path)
+    hidden = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"].astype(np.float64)
+    start = np.random.default_rng(step.derive(wanted.seed, "contexts")).integers(0, len(hidden) - 128 + 1, 1)[0]
+    weights = {name: value.double().numpy() for name, value in step.trained.load_weights(folder).items()}
+    for row, position in zip(arrays["p_NM"], range(start + 96, start + 104), strict=True):
+        h = hidden[position]
+        latent = np.tanh(weights["head.latent.weight"] @ h + weights["head.latent.bias"]).reshape(2, -1)
+        logits = latent @ weights["head.decoder.weight"].T + weights["head.decoder.bias"]
+        softmaxes = np.exp(logits - logits.max(1, keepdims=True))
+        scores = np.exp(weights["head.prior.weight"] @ h)
+        p = scores / scores.sum() @ (softmaxes / softmaxes.sum(1, keepdims=True))
+        assert np.allclose(row, p[arrays["token_M"]], atol=1e-5)
