@@ -50,8 +50,14 @@ def naive(text: list[int], words: int, order: int, history: list[int], word: int
 def test_every_probability_equals_the_recursion(order):
     rng = np.random.default_rng(order)
     text, words = rng.choice(5, 60, p=[0.4, 0.3, 0.15, 0.1, 0.05]), 7  # two words never occur
-    histories = rng.integers(0, words, (12, max(order - 1, 1)))
+    histories = rng.integers(0, words, (12, max(order - 1, 1)), dtype=np.int32)
     found = np.exp(ngram.log_probs(ngram.estimate(text, words, order), histories, words))
     for row, history in zip(found, histories.tolist(), strict=True):
         expected = [naive(text.tolist(), words, order, history, word) for word in range(words)]
         assert np.allclose(row, expected, rtol=1e-10) and math.isclose(row.sum(), 1)
+
+
+def test_numbers_of_a_large_vocabulary_do_not_overflow():
+    text, words = np.array([99_998, 99_999, 99_998, 99_999, 5], np.int32), 100_000  # keys up to 1e10
+    found = ngram.log_probs(ngram.estimate(text, words, 3), text[None, 1:3], words)
+    assert found.shape == (1, words) and np.exp(found).sum() == pytest.approx(1)

@@ -220,3 +220,32 @@ def test_steps_fit_collect_and_verify(place):
     assert [one.kind for one in verify.verify(study).findings] == ["damaged"]
     with pytest.raises(UserError, match="no fits"):
         study.unit("dirichlet/none/1-000000000000")
+
+
+def known(log_p: np.ndarray) -> laws.KnownDistributions:
+    return laws.KnownDistributions(np.exp(log_p).astype(np.float32), np.full(len(log_p), 1 / len(log_p)))
+
+
+def test_a_truth_of_rank_r_costs_a_softmax_with_biases_nothing_at_width_r_minus_2():
+    """ln P = H W^T + b - ln Z has rank 3 + 2 = 5; one width less is not enough."""
+    rng = np.random.default_rng(2)
+    log_p = log_softmax(2 * rng.standard_normal((40, 3)) @ rng.standard_normal((12, 3)).T + rng.standard_normal(12))
+    assert np.linalg.matrix_rank(log_p) == 5
+    law = known(log_p)
+    exact, narrow = (fitted(law, "softmax", width, 1000, bias=True) for width in (3, 2))
+    assert free_contexts.distances(exact, law, 40)["kl_nats"] < 1e-4 * law.no_context_nats
+    assert free_contexts.distances(narrow, law, 40)["kl_nats"] > 1e-2 * law.no_context_nats
+
+
+def test_top_words_and_the_others_share_the_whole_divergence():
+    law = laws.dirichlet(0.3, 12, 30, seed=1)
+    one = fitted(law, "softmax", 2, 20)
+    p, q = law.p_NM.astype(np.float64), np.exp(np.concatenate(list(one.log_probs(11))))
+    naive = []
+    for p_M, q_M in zip(p, q, strict=True):
+        lost = [(a * math.log(a / b) if a else 0.0) - a + b for a, b in zip(p_M, q_M, strict=True)]
+        naive.append([sum(lost[word] for word in np.argsort(-p_M, kind="stable")[:m]) for m in (1, 10, 12)])
+    top_1, top_10, whole = np.mean(naive, axis=0)
+    found = free_contexts.top_distances(one, law, 11)
+    assert found == pytest.approx({"kl_top_1": top_1, "kl_top_10": top_10}, abs=1e-6)
+    assert whole == pytest.approx(free_contexts.distances(one, law, 11)["kl_nats"], abs=1e-6)

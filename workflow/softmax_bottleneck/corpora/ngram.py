@@ -80,9 +80,10 @@ def log_probs(orders: list[Order], history_NL: Ids, words: int) -> Array:
 def _number(orders: list[Order], history: Ids, words: int) -> int | None:
     """Return the number of a history among the n-grams of its length; None if the text does not contain it."""
     number = 0
-    for table, word in zip(orders, history, strict=False):
-        place = int(np.searchsorted(table.key_G, number * words + word))
-        if place == len(table.key_G) or table.key_G[place] != number * words + word:
+    for table, word in zip(orders, history.tolist(), strict=False):
+        key = number * words + word
+        place = int(np.searchsorted(table.key_G, key))
+        if place == len(table.key_G) or table.key_G[place] != key:
             return None
         number = place
     return number
