@@ -282,7 +282,7 @@ def test_the_page_has_the_numbers_of_rank_json_and_escapes_all_text(files) -> No
     hostile = "<script>alert(1)<img onerror=x>&{{7*7}}\udcff"
     folder = hostile[:-1]
     np.save(f"{hostile}.npy", files[0])
-    assert main(["rank", "--hidden", "*onerror*.npy", "--weight", "w.npy", "--seconds", "1", "--out", folder]) == 0
+    assert main(["rank", "--hidden", "*onerror*.npy", "--weight", "w.npy", "--seconds", "20", "--out", folder]) == 0
     facts = artefacts.read_json(Path(folder, "rank.json"))
     html = artefacts.read_text(Path(folder, "index.html"))
     page = Page(html)

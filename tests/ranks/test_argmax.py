@@ -67,6 +67,16 @@ def test_narrow_directions_agree_with_one_program_over_all_words(monkeypatch: py
     assert narrow.unsettled == 0 and set(narrow.never) >= set(range(20))
 
 
+@pytest.mark.parametrize("scale", [1e-40, 1e-11, 1e11, 1e40])
+def test_no_scale_of_the_weights_changes_a_result(monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    """Products of such weights are beyond float32's range, so that rounding must not settle a word."""
+    monkeypatch.setattr(argmax, "NARROW", 3)
+    monkeypatch.setattr(argmax, "STRIDE", 1)
+    weight = np.random.default_rng(4).normal(size=(60, 3))
+    found = words_that_win(scale * weight)
+    assert set(found.never) == set(range(60)) - set(ConvexHull(weight).vertices) and found.unsettled == 0
+
+
 def test_float64_decides_where_float32_cannot() -> None:
     """Word 0 leads word 1 by 1e-9 of its length: too little for float32, enough for float64."""
     weight = np.random.default_rng(2).normal(size=(50, 30))

@@ -34,7 +34,8 @@ NAMED = 20  # tokens in a note
 POINTS = 2000  # of a curve
 LISTED = 12  # singular values that are printed; all are in spectrum.npz
 CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
-NOT_COMPARED = r"^provenance\.|notes?$|wall_s$|memory_estimate_bytes$|bound\.where$"  # keys that `compare` ignores
+# Keys that `compare` ignores.
+NOT_COMPARED = r"^provenance\.|notes?$|(wall|needed)_s$|\.largest$|memory_estimate_bytes$|bound\.where$"
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
     if words := measured.words:
         how = f"{words.by_direction:,} by a direction, {words.by_program:,} by a linear program"
         reachable = f"{words.by_direction + words.by_program:,} ({how}); {words.unsettled:,} unsettled"
-        reachable += f", which need about {words.needed_s:,.0f} s more" if words.needed_s else ""
+        reachable += f", which need about {max(1.0, words.needed_s):,.0f} s more" if words.needed_s else ""
         yield "argmax-reachable words", f"{reachable} after {words.wall_s:.0f} s"
         yield "unargmaxable words", f"{len(words.never):,}" + (" at least" if words.unsettled else "")
     if top := measured.top:

@@ -43,6 +43,8 @@ RIVALS = 64  # maximum number of rivals added to a linear program at once, or as
 SMALLEST_LEAD = 1e-7  # a smaller optimum m counts as zero: the solver's tolerance, for word vectors of length <= 1
 RIDGE = 1e-8  # this share of the total variance is added to the covariance in every direction before it is inverted
 STRIDE, NARROW = 8, 128  # narrow directions use every eighth dimension, if word vectors have at least 128
+FLOAT32_RANGE = 1e12  # the largest weight must be below, and above its reciprocal, for directions to be tested
+TINY = float(np.finfo(np.float64).tiny)
 ROWS, TILE = 256, 4096  # words whose narrow directions are tested at once, against as many other words at a time
 
 
@@ -146,12 +148,14 @@ def _directions(weight_VD: Floats, deadline: float) -> Iterator[Direction]:
     prove that a word is reachable, so the covariance need not be exact: it stops growing at the deadline.
     """
     mean_D, width = weight_VD.mean(0, dtype=np.float64), weight_VD.shape[1]
+    if not 1 / FLOAT32_RANGE < np.abs(weight_VD).max() < FLOAT32_RANGE:
+        return  # products in float32 could be rounded to zero or infinity
     covariance_DD = np.zeros((width, width))
     for rows in _slices(len(weight_VD), 8 * width):
         if time.monotonic() < deadline:
             centred_RD = (weight_VD[rows] - mean_D).astype(np.float32)
             covariance_DD += centred_RD.T @ centred_RD
-    variance_D, axes_DD = np.linalg.eigh(covariance_DD / max(float(covariance_DD.trace()), np.finfo(float).tiny))
+    variance_D, axes_DD = np.linalg.eigh(covariance_DD / max(float(covariance_DD.trace()), TINY))
     whitened_DD = axes_DD / np.sqrt(np.maximum(variance_D, 0.0) + RIDGE)
     if width >= NARROW:
         for basis_DD in (axes_DD, whitened_DD):
@@ -182,10 +186,11 @@ def _projected(
         point_VE[rows] = centred_RD @ basis_DE
     length_V = np.linalg.norm(point_VE.astype(np.float64), axis=1)
     order = np.argsort(-length_V)
-    place_V, point_VE, length_V = np.argsort(order), point_VE[order], length_V[order]
+    longest = max(float(length_V.max()), TINY)  # scaled to one, so that no product becomes too small
+    place_V, point_VE, length_V = np.argsort(order), point_VE[order] / np.float32(longest), length_V[order] / longest
     # the error of a product with p_i over |p_i|: of points in float64 and in float32, and of the sum in float32
-    error = 2 * len(mean_D) * np.finfo(np.float64).eps * farthest * float(np.linalg.norm(basis_DE))
-    error += (basis_DE.shape[1] + 4) * float(np.finfo(np.float32).eps) * length_V[0]
+    error = 2 * len(mean_D) * np.finfo(np.float64).eps * farthest * float(np.linalg.norm(basis_DE)) / longest
+    error += (basis_DE.shape[1] + 6) * float(np.finfo(np.float32).eps)
 
     def test(words_R: Words) -> Words:
         place_R = place_V[words_R]
@@ -218,7 +223,9 @@ def _whole(
     rounding = {dtype: 2 * (len(mean_D) + 4) * float(np.finfo(dtype).eps) * longest for dtype in ("f4", "f8")}
 
     def test(words_R: Words) -> Words:
-        direction_RD = ((weight_VD[words_R] - mean_D) @ metric_DD).astype(np.float32)
+        direction_RD = (weight_VD[words_R] - mean_D) @ metric_DD
+        direction_RD /= np.maximum(np.linalg.norm(direction_RD, axis=1, keepdims=True), TINY)
+        direction_RD = direction_RD.astype(np.float32)
         score_RV, own = direction_RD @ single_VD.T, (np.arange(len(words_R)), words_R)
         own_R, score_RV[own] = score_RV[own], -np.inf
         length_R = np.linalg.norm(direction_RD.astype(np.float64), axis=1)
