@@ -71,9 +71,7 @@ def test_small_penn_treebank_is_as_declared(mirror):
     whole = tokenise.read_corpus("ptb", mirror / "ptb")
     found = tokenise.restrict(whole, dataset.vocabulary_size, dataset.train_tokens, dataset.name)
     corpus.check_expected(found, dataset.expected)
-    # An earlier, independent program read 199 and 90 off these texts.
-    assert round(corpus.unigram_perplexity(found)) == 199
-    assert corpus.bigram_perplexity(found) == pytest.approx(90, abs=1)
+    assert round(corpus.unigram_perplexity(found)) == 199  # an earlier, independent program read this off these texts
 
 
 @given(st.integers(1, 7), st.integers(0, 60))
@@ -90,21 +88,14 @@ def test_batches_are_stretches_side_by_side(batch_size, tokens):
     assert laid.flags.c_contiguous
 
 
-def test_baselines_against_plain_counting():
+def test_unigram_perplexity_against_plain_counting():
     rng = np.random.default_rng(3)
     train, test = rng.integers(0, 9, 400), rng.integers(0, 10, 80)  # word 9 is not in train
     text = corpus.Corpus("x", tuple("abcdefghij"), *(ids.astype(np.int32) for ids in (train, test, test)))
-    count, pairs = Counter(train.tolist()), Counter(zip(train[:-1].tolist(), train[1:].tolist(), strict=True))
+    count = Counter(train.tolist())
     unigram = {word: (count[word] + 1) / (400 + 10) for word in range(10)}
     one = [-math.log(unigram[word]) for word in test[1:].tolist()]
     assert corpus.unigram_perplexity(text) == pytest.approx(math.exp(math.fsum(one) / 79), rel=1e-12)
-    two = []
-    for before, word in zip(test[:-1].tolist(), test[1:].tolist(), strict=True):
-        followers = {pair: c for pair, c in pairs.items() if pair[0] == before}
-        total, types = sum(followers.values()), len(followers)
-        seen = followers.get((before, word), 0) + types * unigram[word]
-        two.append(-math.log(seen / (total + types) if total else unigram[word]))
-    assert corpus.bigram_perplexity(text) == pytest.approx(math.exp(math.fsum(two) / 79), rel=1e-12)
 
 
 def test_saved_corpora_come_back_and_damage_is_noticed(tmp_path):

@@ -160,6 +160,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.fault("C20")
 @pytest.mark.parametrize(("text", "words"), MISTAKES.values(), ids=MISTAKES)
 def test_a_file_that_is_no_head_exits_2_with_one_line(tmp_path: Path, capsys, text: str | None, words: str) -> None:
     file = write(tmp_path, text or "")

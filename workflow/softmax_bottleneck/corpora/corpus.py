@@ -127,37 +127,9 @@ def unigram_perplexity(corpus: Corpus) -> float:
     c(w) is the count of w among the T tokens of train, and V is the vocabulary size. The predicted tokens are all test
     tokens after the first, as for a model that reads the whole test text.
     """
-    return float(np.exp(-np.log(_unigram_law(corpus)[corpus.test[1:]]).mean()))
-
-
-def bigram_perplexity(corpus: Corpus) -> float:
-    """Return the test perplexity of a bigram model, interpolated by Witten and Bell 1991, method C.
-
-    P(w|v) = (c(v,w) + t(v) P(w)) / (c(v) + t(v)), where c counts words and pairs in train, and t(v) is the number of
-    distinct followers of v. P(w) = (c(w) + 1) / (T + V) is the unigram model for the T tokens of train and V words. If
-    v has no followers in train, P(w|v) = P(w).
-    """
-    size, unigram_V = corpus.vocabulary_size, _unigram_law(corpus)
-    pairs, pair_counts = np.unique(_pair_keys(corpus.train, size), return_counts=True)
-    types_V = np.bincount(pairs // size, minlength=size)
-    total_V = np.bincount(corpus.train[:-1], minlength=size)
-    alone_V = total_V == 0  # never followed by a word in train: the unigram model alone
-    keys = _pair_keys(corpus.test, size)
-    first, second = keys // size, keys % size
-    place = np.minimum(np.searchsorted(pairs, keys), len(pairs) - 1)
-    seen = np.where(pairs[place] == keys, pair_counts[place], 0)
-    types, total = (types_V + alone_V)[first], total_V[first]
-    return float(np.exp(-np.log((seen + types * unigram_V[second]) / (total + types)).mean()))
-
-
-def _unigram_law(corpus: Corpus) -> NDArray[np.float64]:
     count_V = np.bincount(corpus.train, minlength=corpus.vocabulary_size) + 1.0
     law_V: NDArray[np.float64] = count_V / count_V.sum()
-    return law_V
-
-
-def _pair_keys(ids_T: NDArray[np.int32], size: int) -> NDArray[np.int64]:
-    return ids_T[:-1].astype(np.int64) * size + ids_T[1:]
+    return float(np.exp(-np.log(law_V[corpus.test[1:]]).mean()))
 
 
 # --- artefacts ------------------------------------------------------------------------------------------------------
