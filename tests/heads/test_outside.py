@@ -14,6 +14,7 @@ import torch
 import yaml
 from softmax_bottleneck import heads
 from softmax_bottleneck.__main__ import main
+from softmax_bottleneck.extras import crate
 from softmax_bottleneck.heads import registry
 from softmax_bottleneck.measuring.measure import measure
 from softmax_bottleneck.records.collect import collect_to
@@ -68,6 +69,7 @@ def test_the_worked_example_trains_and_has_a_row(ready: Path, place: Path, capsy
     assert 1 < float(shown["tiny", "toy"]) < 40  # words
     assert artefacts.read_json(folder / "page.json")["heads"]["toy"] == "Tanhmax"
     assert plots.styles(["softmax", "toy"], tiny)["toy"].colour == "#7c8f2b"
+    assert "config/tanhmax.py" in crate._contents(tiny, with_weights=False)
 
 
 def test_the_head_has_its_formula_also_inside_a_mixture(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_the_code_of_the_head_is_part_of_the_run_id(tmp_path: Path) -> None:
 
 
 def test_a_study_with_the_head_is_planned_without_torch(tmp_path: Path) -> None:
-    code = "import sys, pathlib; from softmax_bottleneck import study; from softmax_bottleneck.report import findings\n"
+    code = "import sys, pathlib; from softmax_bottleneck import study\n"
     code += "for run in study.load_study(pathlib.Path(sys.argv[1])).runs: run.run_id\nassert 'torch' not in sys.modules"
     arguments = [sys.executable, "-c", code, str(write(tmp_path))]
     assert subprocess.run(arguments, capture_output=True, check=False).returncode == 0

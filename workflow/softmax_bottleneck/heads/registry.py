@@ -62,9 +62,10 @@ def _files() -> dict[str, HeadFile]:
 
 
 def _insert(files: dict[str, HeadFile], file: HeadFile) -> None:
-    other = files.setdefault(file.head.name, file)
+    other = files.get(file.head.name, file)
     if other.path != file.path:
         raise UserError(f"{file.path}: HEAD: the name {file.head.name!r} is that of {other.path}. Choose another name")
+    files[file.head.name] = file
 
 
 def _installed(point: EntryPoint) -> HeadFile:
