@@ -68,7 +68,8 @@ def test_the_worked_example_trains_and_has_a_row(ready: Path, place: Path, capsy
         }
     assert 1 < float(shown["tiny", "toy"]) < 40  # words
     assert artefacts.read_json(folder / "page.json")["heads"]["toy"] == "Tanhmax"
-    assert plots.styles(["softmax", "toy"], tiny)["toy"].colour == "#7c8f2b"
+    looks = plots.styles(["softmax", "toy", *map(str, range(7))], tiny)
+    assert looks["toy"].colour == "#7c8f2b" and len({look.colour for look in looks.values()}) == 9
     assert "config/tanhmax.py" in crate._contents(tiny, with_weights=False)
 
 

@@ -103,15 +103,11 @@ def styles(models: Sequence[str], study: Study | None = None) -> dict[str, Style
     lacks the head's model of PALETTE. For other models, a hash of the name chooses a spare colour. No two models share
     a colour as long as spare colours are left. A model's marker and line style depend on its name only.
     """
-    free, looks = list(SPARE), {}
-    first = {run.head.name: run.model for run in reversed(study.runs)} if study else {}
-    present = {run.model for run in study.runs} if study else set()
-    known = {
-        first[name]: head.colour
-        for name, head in declarations().items()
-        if name in first and (head.published_as or name) not in present
-    }
-    known |= PALETTE
+    runs, heads = study.runs if study else (), declarations()
+    first, present = {run.head.name: run.model for run in reversed(runs)}, {run.model for run in runs}
+    lacking = {name: model for name, model in first.items() if (heads[name].published_as or name) not in present}
+    known = {**{model: heads[name].colour for name, model in lacking.items()}, **PALETTE}
+    free, looks = [colour for colour in SPARE if colour not in known.values()], {}
     for model in models:
         colour, number = known.get(model), [*PALETTE, model].index(model)
         if colour is None:
