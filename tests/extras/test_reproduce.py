@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ class Call:
 
     def snakemake(self) -> int:
         """Return the number of Snakemake's process and of its group."""
-        return psutil.Process(self.process.pid).children()[0].pid
+        children = psutil.Process(self.process.pid).children()
+        return next(child.pid for child in children if "snakemake" in child.cmdline())
 
     def ends(self) -> tuple[int, str, str]:
         """Return the exit code, what was printed, and the last line of the errors."""
@@ -92,6 +94,13 @@ class Call:
 
 def newer(folder: Path, than: dict[str, int]) -> bool:
     return any(path.stat().st_mtime_ns != than.get(path.name) for path in folder.glob("resume-?.pt"))
+
+
+def ended(pid: int) -> bool:
+    """Return True if a process ends within 20 seconds; a fork of the server is no descendant of Snakemake."""
+    with suppress(psutil.NoSuchProcess):
+        return not psutil.wait_procs([psutil.Process(pid)], timeout=20)[1]
+    return True
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -139,21 +148,20 @@ def step_failed(study: Study) -> None:
 
 def snakemake_killed(study: Study) -> None:
     call = Call(study)
-    call.trainer()
+    trainer = call.trainer()
     os.kill(call.snakemake(), signal.SIGKILL)
     code, _, last = call.ends()
-    assert code == 75 and "Snakemake was killed by SIGKILL" in last
+    assert code == 75 and "Snakemake was killed by SIGKILL" in last and ended(trainer)
     assert not (call.folder / "lease.json").exists()
 
 
 def everything_killed(study: Study) -> None:
     """As when the machine goes down."""
     call = Call(study)
-    call.trainer()
-    group = call.snakemake()
+    trainer, group = call.trainer(), call.snakemake()
     call.process.kill()
     os.killpg(group, signal.SIGKILL)
-    assert call.ends()[0] == -signal.SIGKILL
+    assert call.ends()[0] == -signal.SIGKILL and ended(trainer)
 
 
 def killed_as_a_step_starts(study: Study) -> None:
@@ -162,7 +170,7 @@ def killed_as_a_step_starts(study: Study) -> None:
     folder = Store().root / "logs" / "reproduce"
     until(lambda: any('"train"' in path.read_text(encoding="utf-8") for path in folder.glob("*.jsonl")), call.process)
     snakemake = psutil.Process(call.snakemake())
-    steps = snakemake.children(recursive=True)
+    steps = [*snakemake.children(recursive=True), *psutil.Process(call.process.pid).children(recursive=True)]
     call.process.kill()
     snakemake.kill()
     assert call.ends()[0] == -signal.SIGKILL

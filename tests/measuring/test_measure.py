@@ -1,15 +1,12 @@
 """One process measures a run: which steps it repeats, and what a failure after training leaves."""
 
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import small
 from softmax_bottleneck.measuring import evaluate, measure, spectrum, wordsim
-from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training.train import train
 
 MODULES = {"evaluate": evaluate, "spectrum": spectrum, "wordsim": wordsim}
 
@@ -55,33 +52,3 @@ def test_a_step_is_repeated_after_an_edit_of_its_own_code(study, called, monkeyp
     measure.measure(study, study.needed[0].path, small.quiet)
     # The spectrum is made from measure.json, which says by which code it was made.
     assert called == (["evaluate", "spectrum"] if step == "evaluate" else [step])
-
-
-def test_the_process_that_trains_a_run_measures_it_and_leaves_the_list_to_the_step(study, called):
-    folder, path = folder_of(study), study.needed[0].path
-    before = small.tree(folder)
-    for name in ("measured.json", "measure.json", "topk.json", "rank.json", "wordsim.json"):
-        (folder / name).unlink()
-    measure.measure_after_training(study, path, small.quiet)
-    assert called == list(MODULES) and not (folder / "measured.json").exists()
-    measure.measure(study, path, small.quiet)
-    assert called == list(MODULES) and small.tree(folder) == before
-
-
-@pytest.mark.parametrize("trouble", [RuntimeError("a bug"), signal.SIGTERM])
-def test_training_stays_done_when_measuring_after_it_fails(study, monkeypatch, trouble):
-    folder, path, said = folder_of(study), study.needed[0].path, []
-    (folder / "rank.json").unlink()
-
-    def fails(*_: object) -> None:
-        if isinstance(trouble, signal.Signals):
-            signal.raise_signal(trouble)
-        else:
-            raise trouble
-
-    with monkeypatch.context() as patch:
-        patch.setattr(spectrum, "spectrum", fails)
-        measure.measure_after_training(study, path, said.append)
-    assert "not measured yet" in said[-1] and artefacts.is_sound(folder / "done.json")
-    assert train(study, path, small.quiet)["status"] == "ok"  # and is not repeated
-    measure.measure(study, path, small.quiet)

@@ -1,7 +1,6 @@
 # A run is trained and measured; some experiments also finetune it and evaluate it dynamically. A finetuned run is
-# measured like any other. The process that trains a run also measures it, so that torch is imported once. The rule
-# `measure` then finds its steps done. Declared outputs are small. Weights, resume states, the epoch log and the files
-# of the measuring steps are undeclared, because Snakemake deletes the declared outputs of interrupted and failed jobs.
+# measured like any other. Declared outputs are small. Weights, resume states, the epoch log and the files of the
+# measuring steps are undeclared, because Snakemake deletes the declared outputs of interrupted and failed jobs.
 # The profile sets time limits, memory and partitions (workflow/profiles/slurm).
 
 
@@ -34,7 +33,7 @@ rule train:
     resources:
         gpu=GPUS,
     shell:
-        "python -m softmax_bottleneck train --diverged-ok --measure --run {wildcards.job:q} --log {log:q}"
+        "python -m softmax_bottleneck train --diverged-ok --run {wildcards.job:q} --log {log:q}"
 
 
 # Ends a round of a search. Its file names the settings to train, or further ones to try (`study.tuning`).
@@ -73,7 +72,7 @@ rule finetune:
     resources:
         gpu=GPUS,
     shell:
-        "python -m softmax_bottleneck finetune --diverged-ok --measure --run {wildcards.run:q} --log {log:q}"
+        "python -m softmax_bottleneck finetune --diverged-ok --run {wildcards.run:q} --log {log:q}"
 
 
 rule dynamic:

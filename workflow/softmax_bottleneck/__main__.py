@@ -1,11 +1,18 @@
 """The command line: one command per rule of the workflow, and further commands for users."""
 
+import sys
+
+from softmax_bottleneck.jobs import forkserver
+
+# The imports below take longer than a small step.
+if __name__ == "__main__" and (exit_code := forkserver.run_in_fork(sys.argv[1:])) is not None:
+    sys.exit(exit_code)
+
 import argparse
 import dataclasses
 import errno
 import gc
 import os
-import sys
 import time
 from contextlib import suppress
 from importlib import import_module
@@ -20,7 +27,6 @@ from softmax_bottleneck.statistics.samples import NotFiniteError
 from softmax_bottleneck.store import artefacts, errors
 from softmax_bottleneck.study import Study
 
-COLLECT_AFTER = 5000  # objects; at the usual 700, the garbage collector makes importing torch a tenth slower
 EXIT_DISK, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 74, 130, 141
 EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 an error that you can fix, 3 results incomplete, 10 diverged, 74 disk full or "
@@ -134,7 +140,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--max-wall": ("save and stop with exit code 75 after this time: 90s, 30m, 4h, 1.5d", TIME),
     "--time-margin": ("save this long before the SLURM job ends (default: 3m)", TIME),
     "--diverged-ok": ("exit with 0 instead of 10 if the run diverges", SWITCH),
-    "--measure": ("then measure the run in the same process", SWITCH),
     "--archive": ("check only this archive of a study, NAME.json.gz", PATH | {"metavar": "FILE"}),
     "--json": ("print JSON", SWITCH),
     "--cores": ("number of CPU cores to use (default: 2)", {"type": int, "default": 2}),
@@ -168,7 +173,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 # --- commands: name -> function, options, help; first those for people, then the steps of the workflow ---------------
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 VERIFY = STUDY + "--json --archive"
-TRAIN = STUDY + "--run --diverged-ok --measure" + RESUMABLE
+TRAIN = STUDY + "--run --diverged-ok" + RESUMABLE
 RANK = """file --hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
     --compare --out"""
 COMMANDS = {
@@ -219,7 +224,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    gc.set_threshold(COLLECT_AFTER)
+    gc.set_threshold(forkserver.COLLECT_AFTER)
     code = main()
     # Without `gc.freeze`, the interpreter searches all of torch for cycles at exit: 0.4 CPU seconds a step. If triton
     # is loaded, frozen objects outlive its bindings, which then list them as leaks on stderr.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from softmax_bottleneck.extras.doctor import doctor
-from softmax_bottleneck.jobs import devices, interrupt, locks, workflow
+from softmax_bottleneck.jobs import devices, forkserver, interrupt, locks, workflow
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.store import artefacts, errors, paths, progress
 from softmax_bottleneck.study import Run, Study, plan
@@ -41,6 +41,8 @@ FORWARD = """<!doctype html><meta charset="utf-8"><title>Finished</title>
 """
 REST = 30  # the pause after an interim report, as a multiple of the time that it took
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
+# If this process is killed, so are Snakemake and the forkserver; the steps notice it, save and stop.
+_die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
 
 
 class UnfinishedError(errors.IncompleteError):
@@ -275,7 +277,12 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         interim = InterimReport(study, options.set, file)
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
         say(f"interim report (written when the first run has finished): {(interim.folder / PAGE).resolve()}")
-        with Display(study, ends, interim, say, sys.stderr.isatty()) as display:
+        threads = max((run.threads for run in study.needed), default=1)
+        with (
+            forkserver.started(threads, file, _die_with_parent) as server,
+            Display(study, ends, interim, say, sys.stderr.isatty()) as display,
+        ):
+            lock = lock[0] | server, lock[1]
             problem, _ = _snakemake(command, lock, ends, file, display.update, display.say)
     study = study.updated()
     wrong = [] if problem else [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
@@ -376,13 +383,11 @@ def _snakemake(
         received.append(signal.Signals(number))
         _to_group(child.pid, signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
-    # If this process is killed, so is Snakemake; its steps notice it, save and stop.
-    die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
     # Snakemake has its own session, so that Ctrl-C reaches it once, from here, and not also from the terminal.
     variables, descriptors = lock
     environment = os.environ | variables | {workflow.LOG_VARIABLE: str(ends)}
     child = subprocess.Popen(call, env=environment, pass_fds=descriptors, stdout=log, stderr=log,
-                             start_new_session=True, preexec_fn=die_with_parent)  # fmt: skip
+                             start_new_session=True, preexec_fn=_die_with_parent)  # fmt: skip
     with interrupt.signals_to(pass_on):
         while child.poll() is None:
             update()

@@ -14,8 +14,7 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
     """Call the function of the step `options.step`, such as `fit` in training/fit.py.
 
     The function works on the run, dataset, unit (of fits) or truth that `--run`, `--dataset`, `--unit` or `--truth`
-    names, or on the round of a search that `--choice` names. The step `synthetic` has none of these options. With
-    `--measure`, the run is also measured, after the function has returned, unless it belongs to a search.
+    names, or on the round of a search that `--choice` names. The step `synthetic` has none of these options.
 
     Raises:
         DivergedResultError: the run diverged, and `--diverged-ok` is not given.
@@ -24,8 +23,6 @@ def run_step(study: Study, options: argparse.Namespace, say: progress.Say) -> No
     subjects = [vars(options)[key] for key in ("run", "dataset", "unit", "truth", "choice") if key in options]
     restart = {"restart": options.restart} if "restart" in options else {}
     done = function(study, *subjects, say, **restart)
-    if "measure" in options and options.measure and options.run not in {run.path for run in study.searched}:
-        measuring.measure_after_training(study, options.run, say)
     if done and done["status"] == "diverged" and not options.diverged_ok:
         advice = "this is recorded as its result, and a repetition would diverge again"
         raise errors.DivergedResultError(f"{options.run}: diverged: {done['reason']}; {advice}")
@@ -41,9 +38,7 @@ def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """
     runs = plan.jobs(study).get(options.run, ())
     if len(runs) > 1:
-        # The step `measure` measures these runs later, because all seeds share the job's threads now.
-        words = [word for word in options.arguments if word != "--measure"]
-        command = [sys.executable, "-m", "softmax_bottleneck", *words]  # the last --run counts
+        command = [sys.executable, "-m", "softmax_bottleneck", *options.arguments]  # the last --run counts
         train_together(command, [run.path for run in runs], runs[0].device, say)
     else:
         run_step(study, options, say)

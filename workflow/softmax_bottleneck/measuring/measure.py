@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck.jobs.interrupt import EXIT_CODES, StoppedError, signals_to, time_limit
 from softmax_bottleneck.measuring.computed import Computed, contexts_file
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.fingerprint import step_code
@@ -48,32 +47,6 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
     if not only or (folder / MEASURED_FILE).exists():  # its new mtime makes Snakemake run `collect` again
         hashes = {name: artefacts.sha256_file(artefacts.checked(folder / name)) for name in STEPS.values()}
         artefacts.write_json(folder / MEASURED_FILE, {"files": hashes})
-
-
-def measure_after_training(study: Study, path: str, say: Say) -> None:
-    """Do the steps of `measure` for a run in the process that has just trained it, without writing measured.json.
-
-    `measure` later does the steps that are missing and writes measured.json. This function skips a step if one of its
-    input files is missing or if its results are up to date. If a step fails or a signal arrives, `say` prints the
-    reason, and the function returns. If the process has a time limit (see `time_limit`), the function does nothing: the
-    limit could stop a step, and no step can be resumed.
-    """
-    if time_limit(study.max_wall, study.time_margin).seconds is not None:
-        return
-
-    def stop(number: int, _: object) -> None:
-        raise StoppedError("stopped by a signal", EXIT_CODES[number])  # type: ignore[index]
-
-    folder = study.store.run_folder(path)
-    try:
-        with signals_to(stop):
-            run, _ = run_and_record(folder)
-            for step in STEPS:
-                ready = all(file.exists() for file in _inputs(study, run, folder, step).values())
-                if ready and not is_fresh(study, run, folder, step):
-                    _call(study, path, step, say)
-    except Exception as error:
-        say(f"{path}: trained, but not measured yet ({type(error).__name__}: {error}); the step `measure` will do this")
 
 
 def _call(study: Study, path: str, step: str, say: Say) -> None:

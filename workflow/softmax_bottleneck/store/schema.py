@@ -7,6 +7,7 @@ items of `Unique` lists are rejected.
 
 import dataclasses
 import difflib
+import os
 import re
 import reprlib
 from collections.abc import Callable, Iterable
@@ -260,8 +261,8 @@ def find_config(kind: str, name: str, near: Path) -> Path:
         UserError: no such file exists.
     """
     folders = [folder for folder in (near / kind, near, ROOT / "config" / kind) if folder.name == kind]
-    files = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.yaml")}  # the first folder wins
-    if name in files:
-        return files[name]
-    hint = did_you_mean(name, files)
+    for path in (folder / f"{name}.yaml" for folder in folders):
+        if path.stem == name and os.path.lexists(path):  # a name with a slash is no name, and a long one no error
+            return path
+    hint = did_you_mean(name, [path.stem for folder in folders for path in folder.glob("*.yaml")])
     raise UserError(f"{near}: {kind}: no {name!r:.90} ({kind}/{name:.90}.yaml){hint}")

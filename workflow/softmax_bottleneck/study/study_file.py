@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -168,6 +169,7 @@ class PlannedExperiment(Experiment):
         return bool(self.needs) and not (self.datasets and self.entries)
 
 
+@cache
 def load_experiment(name: str, near: Path) -> Experiment:
     """Return the experiment with the id `name`, as its YAML file declares it.
 
