@@ -166,6 +166,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--targets": ("index of the word after each hidden state, for the gradient", {"metavar": "FILE.npy"}),
     "--weights-only": ("analyse the output matrix --weight itself", SWITCH),
     "--seconds": ("time limit of the search for unargmaxable tokens (default: 60)", {"type": float}),
+    "--price": ("also fit heads of several widths: the nats that each loses (minutes; needs torch)", SWITCH),
     "--compare": ("only print what differs between these results", PATH | {"nargs": "+", "metavar": "rank.json"}),
     "--log": ("also append the messages to this file", PATH),
 }
@@ -175,7 +176,7 @@ STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 VERIFY = STUDY + "--json --archive"
 TRAIN = STUDY + "--run --diverged-ok" + RESUMABLE
 RANK = """file --hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
-    --compare --out"""
+    --price --compare --out"""
 COMMANDS = {
     "plan": ("extras.plan:print_plan", STUDY + "--json", "list experiments with their runs, hours and disk space"),
     "doctor": ("extras.doctor:doctor", STUDY, "check whether a study can run on this machine"),

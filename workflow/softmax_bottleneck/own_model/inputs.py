@@ -58,6 +58,7 @@ class Request:
         text: UTF-8 text file; every token is a context whose hidden state `model` computes.
         targets: .npy file with the index of the true next word of each context; -1 if a context has none.
         weights_only: True to analyse the output matrix `weight` without hidden states.
+        price: True to fit heads of several widths to the model's distributions, which needs hidden states.
         seconds: time limit of the search for unargmaxable words (words that no hidden state makes the most probable
             one); 0 skips the search.
     """
@@ -71,6 +72,7 @@ class Request:
     text: schema.Line | None = None
     targets: schema.Line | None = None
     weights_only: schema.Flag = False
+    price: schema.Flag = False
     seconds: Annotated[schema.Number, Field(ge=0, le=1e6)] = 60.0
 
     def __post_init__(self) -> None:
@@ -83,6 +85,8 @@ class Request:
         sources = " ".join(key for key in (*ARRAYS, "model", "text", "weights_only") if getattr(self, key))
         if sources not in SOURCES:
             raise ValueError(f"got {sources or 'no input'}. Expected one of: {EXPECTED}")
+        if self.price and sources in ("log_probs", "weight weights_only"):
+            raise ValueError(f"price needs hidden states: hidden and weight, or model and text (got {sources})")
         if sources != "hidden weight" and (self.bias or self.targets or self.head != "softmax"):
             raise ValueError(f"bias, head and targets need hidden and weight (got {sources}); leave them out")
 

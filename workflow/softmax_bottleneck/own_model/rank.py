@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ import jinja2
 import matplotlib as mpl
 import numpy as np
 import psutil
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from softmax_bottleneck.own_model import log_probs, measures, saved_model
+from softmax_bottleneck.own_model import log_probs, measures, price, saved_model
 from softmax_bottleneck.own_model.inputs import Request
 from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report
 from softmax_bottleneck.store import artefacts, paths, provenance
@@ -50,6 +52,7 @@ class Result:
         ranks: ranks counted from these singular values.
         bound: result of checking that a softmax layer of width D has rank at most D + 2; None if not checked.
         measures: further measures, such as saturation.
+        price: prices of heads and widths; None if not requested.
         notes: remarks, such as warnings or the perplexity on the text.
         seconds: wall time of the analysis.
     """
@@ -61,6 +64,7 @@ class Result:
     ranks: RankReport
     bound: log_probs.Bound | None
     measures: measures.Measures
+    price: price.PriceCurve | None
     notes: list[str]
     seconds: float
 
@@ -126,6 +130,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     ranks = rank_report(spectrum)
     bound = matrix.bound() if isinstance(matrix, log_probs.Layer) else None
     measured = measures.measure(export.request, matrix, target_N, say)
+    priced = price.price(matrix, say) if request.price and isinstance(matrix, log_probs.Layer) else None
     notes = [*export.notes, *matrix.notes, *([ranks.note] if ranks.note else [])]
     if measured.zero_rows:
         advice = "If they are padding of the vocabulary, leave them out"
@@ -137,7 +142,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
         more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
         notes.append(f"unargmaxable: {', '.join(never[:NAMED])}{more}")
     seconds = time.monotonic() - started
-    return Result(request, matrix, needed, spectrum, ranks, bound, measured, notes, seconds)
+    return Result(request, matrix, needed, spectrum, ranks, bound, measured, priced, notes, seconds)
 
 
 def free_bytes() -> int:
@@ -185,7 +190,7 @@ def to_json(result: Result) -> dict[str, Any]:
 
     * centred: {kind of centring: ranks of the centred matrix}; empty if not computed.
     * saturation: a dict with the keys weight and hidden, each with a dict or, if not computed, None.
-    * words_that_win and gradient_share: a dict or, if not computed, None.
+    * words_that_win, gradient_share and price: a dict or, if not computed, None.
     """
     matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
     measured = result.measures
@@ -204,6 +209,7 @@ def to_json(result: Result) -> dict[str, Any]:
         "top_tokens": measured.top and measured.top.to_json(),
         "gradient_share": measured.gradient and asdict(measured.gradient),
         "bound": asdict(bound) if bound else None,
+        "price": asdict(result.price) if result.price else None,
         "notes": result.notes,
         "memory_estimate_bytes": result.bytes_needed,
         "wall_s": round(result.seconds, 3),
@@ -247,6 +253,12 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
         mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
         text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
         yield f"preserved gradient, {kind}", text
+    if curve := result.price:
+        sizes = f"{curve.contexts:,} contexts × {curve.words:,} words, {curve.kept_mass:.1%} of the probability"
+        yield "price of width: no context", f"{curve.context_free_nats:.4f} nats; {sizes}"
+        for head, prices in groupby(curve.prices, key=lambda priced: priced.head):
+            text = ", ".join(f"d = {p.width}: {p.nats:.4f} ({p.share:.2%})" for p in prices)
+            yield f"price of width: {head}", text
     yield "tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"
     yield "noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"
     yield "largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])
@@ -257,7 +269,7 @@ def _plot(result: Result) -> str:
     """Return an SVG plot of the singular values divided by the largest, on a log axis.
 
     Lines mark the tolerance of the Press rank and the noise floor. If the centred matrix was measured, a second curve
-    shows its singular values.
+    shows its singular values. A second panel shows the prices of heads, if there are any.
     """
     curves = {"as they are": result.spectrum}
     if "both" in result.measures.spectra:
@@ -266,8 +278,8 @@ def _plot(result: Result) -> str:
     floor = max(result.spectrum.noise_floor / largest, 1e-17)
     tolerance = max(result.ranks.press.tolerance / largest, floor / 10)
     with mpl.rc_context({"svg.hashsalt": "softmax-bottleneck"}):  # the same numbers give the same bytes
-        canvas = Canvas(figsize=(8.6, 4.2), layout="constrained")
-        axes = canvas.subplots()
+        canvas = Canvas(figsize=(8.6, 8.2 if result.price else 4.2), layout="constrained")
+        axes, *more = canvas.subplots(1 + bool(result.price), squeeze=False).flat
         for name, spectrum in curves.items():
             drawn = np.unique(np.linspace(0, len(spectrum.sigma) - 1, POINTS).astype(np.intp))
             height = np.maximum(spectrum.sigma[drawn] / (spectrum.sigma_max or 1.0), floor / 10)
@@ -277,9 +289,20 @@ def _plot(result: Result) -> str:
         axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(floor / 10, 2))
         axes.grid(visible=True, color="#e3e6ea")
         axes.legend(loc="lower left")
+        for panel in more:
+            _plot_price(panel, result.price)
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     return buffer.getvalue()
+
+
+def _plot_price(axes: Axes, curve: price.PriceCurve | None) -> None:
+    for head, group in groupby(curve.prices if curve else (), key=lambda priced: priced.head):
+        prices = list(group)
+        axes.plot([p.width for p in prices], [p.nats for p in prices], ".-", label=head)
+    axes.set(xlabel="width d", ylabel="nats lost", xscale="log", yscale="log")
+    axes.grid(visible=True, color="#e3e6ea")
+    axes.legend(loc="lower left")
 
 
 # --- several models -------------------------------------------------------------------------------------------------
