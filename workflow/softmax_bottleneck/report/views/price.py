@@ -7,13 +7,14 @@ context-free KL, i.e. that of the best model that sees no context. `fits` is the
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from scipy import special
 
 from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT
 from softmax_bottleneck.report import numbers, plots
@@ -22,6 +23,7 @@ from softmax_bottleneck.report.claims.known_distributions import BASELINE
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.report.views.fits import Frames
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval, student
+from softmax_bottleneck.statistics.pooled import holm
 
 MARGIN = 0.05  # share of the context-free KL by which a head must be better to pay (config/price.yaml)
 CHANGE, TENTH = 0.02, 0.1  # converged: twice the updates change KL by less than 2 %, or by a tenth of the margin
@@ -40,6 +42,7 @@ class Price:
         gain: gain on the softmax of the same planned width.
         at_time: gain on the softmax that takes as long for an update. Its KL is interpolated between its widths on log
             scales; beyond its largest width it is that of the largest width.
+        p: p-value of the gain, Holm-corrected over all truths, widths and heads; nan for the softmax.
         converged: True if twice the updates hardly change KL (CHANGE, TENTH), at the searched width nearest to `width`.
         edge: True if the chosen step size is the smallest or the largest of the search.
     """
@@ -51,6 +54,7 @@ class Price:
     share: float
     gain: Interval
     at_time: Interval
+    p: float
     converged: bool
     edge: bool
 
@@ -59,9 +63,11 @@ class Price:
         """What the gain shows: `pays`, `small gain`, `loses` or `open`, each only if the fits have converged."""
         if not self.converged:
             return "not converged"
-        if self.gain.low > 0:
-            return "pays" if self.gain.value >= MARGIN else "small gain"
-        return "loses" if self.gain.high < 0 else "open"
+        if self.gain.low > 0 and self.gain.value >= MARGIN:
+            return "pays"
+        if not self.p < ALPHA:
+            return "open"
+        return "small gain" if self.gain.value > 0 else "loses"
 
 
 def prices(frames: Frames, tail: float = ALPHA / 2) -> list[Price]:
@@ -77,6 +83,8 @@ def prices(frames: Frames, tail: float = ALPHA / 2) -> list[Price]:
         softmax = own[(own["truth"] == truth) & (own["model"] == BASELINE)]
         equal = softmax[softmax["d"] == width].set_index("seed")[KL]
         lines = [line for line in part.to_dict("records") if line["seed"] in equal.index]
+        if not lines:
+            continue
         pairs = [[equal[line["seed"]], _at_time(softmax, line)] for line in lines]
         gains = [[(kl - line[KL]) / line["free"] for kl in pair] for line, pair in zip(lines, pairs, strict=True)]
         sides = [[line[KL] for line in lines], *zip(*gains, strict=True)]
@@ -84,9 +92,18 @@ def prices(frames: Frames, tail: float = ALPHA / 2) -> list[Price]:
         share = float((part[KL] / part["free"]).mean())
         searched = fits[(fits["truth"] == truth) & (fits["model"] == model)]
         converged, edge = _premises(searched.to_dict("records"), float(str(width)))
+        p = math.nan if model == BASELINE else _p_value(gain)
         found.append(Price(truth=str(truth), width=float(str(width)), model=str(model), kl=kl, share=share, gain=gain,
-                           at_time=at_time, converged=converged, edge=edge))  # fmt: skip
-    return found
+                           at_time=at_time, p=p, converged=converged, edge=edge))  # fmt: skip
+    corrected = holm([price.p for price in found])
+    return [replace(price, p=p) for price, p in zip(found, corrected, strict=True)]
+
+
+def _p_value(gain: Interval) -> float:
+    """Return the two-sided p-value of a mean gain by Student's test over seeds; nan with fewer than two seeds."""
+    if gain.n[0] < 2 or not gain.spread:
+        return math.nan
+    return float(2 * special.stdtr(gain.n[0] - 1, -abs(gain.value) / gain.spread * math.sqrt(gain.n[0])))
 
 
 def compared(fits: pd.DataFrame) -> pd.DataFrame:
@@ -108,8 +125,10 @@ def _premises(lines: Sequence[Mapping[Any, Any]], width: float) -> tuple[bool, b
         return False, True
     after = min(longer, key=lambda line: abs(math.log(line["d"] / width)))
     tried = {line["rate"]: line for line in lines if line["d"] == after["d"] and line["rate"] > 0}
-    rate, before = after["learning_rate"], tried[after["learning_rate"]]
-    change = abs(after[KL] - before[KL])
+    rate = after["learning_rate"]
+    if rate not in tried:
+        return False, True
+    before, change = tried[rate], abs(after[KL] - tried[rate][KL])
     converged = change < CHANGE * before[KL] or change < TENTH * MARGIN * before["free"]
     return converged, rate in (min(tried), max(tried))
 
