@@ -104,7 +104,7 @@ def _assert_cell(
     part = next(part for part in table.sections if part.dataset == "truth-demo")
     row = next(row for row in part.rows if row.key == "gss")
     cell = row.cells[part.columns.index("Test perplexity")]
-    assert cell.count == ("n = 5" if len(kept) == 5 else f"n = {len(kept)} of 5")
+    assert cell.count == ("5" if len(kept) == 5 else f"{len(kept)} of 5")
     for seed, (state, _) in lost.items():
         assert any(state in part and (str(seed) in part or len(lost) == 5) for part in cell.gap.split("; ")), cell.gap
     assert bool(cell.gap) == bool(lost)

@@ -14,8 +14,6 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, records
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.report import table_page
-from softmax_bottleneck.report.source import Source
-from softmax_bottleneck.report.views import published_size
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
@@ -117,12 +115,6 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
     assert "<b>MoS" not in table_page(table)
-    experiment = planned_experiment("published-size-spectra", place)
-    figure = published_size.published_size_spectra_figure(Source(paper, experiment, study.records))
-    drawn = [list(line.get_ydata()) for line in figure.canvas.axes[0].lines]  # on ptb
-    assert drawn[:2] == [[1, 0.25], [sigma / whole_K[0] for _, sigma in archived.spectrum]]
-    assert figure.note.startswith("3 runs") and figure.note.endswith("no better than a unigram model: 2.")
-    assert not figure.data.duplicated([*published_size.KEYS, "index"]).any()
 
 
 CONTENT = {

@@ -143,14 +143,6 @@ Size = tuple[int, float, float]  # the number of panels in a row, and the width 
 DrawRow = Callable[[NDArray[Any], str, pd.DataFrame], None]  # fills the panels of a corpus with its data
 
 
-def in_pairs(count: int, width: float, height: float, columns: int = 2) -> tuple[Canvas, list[Axes]]:
-    """Return a canvas with `count` panels, `columns` in a row; the places that stay empty show nothing."""
-    canvas, axes = panels(-(-count // columns), columns, width, height)
-    for panel in axes.flat[count:]:
-        panel.set_axis_off()
-    return canvas, list(axes.flat[:count])
-
-
 def by_corpus(
     source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "", *, has_legend: bool = False
 ) -> Drawing:

@@ -39,7 +39,7 @@ from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, loa
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
 SOURCE_TITLES = {name: about["title"] for name, about in CHAPTERS.items()}
 CURVES = "training-curves"  # the experiment that every report has of the study's main heads
-ARCHIVED = ("published-size", "published-size-spectra")  # experiments that show archived runs
+ARCHIVED = ("published-size",)  # experiments that show archived runs
 STAGE_WORDS = {"": "", "finetuned": "finetuned", "dynamic": "dynamic evaluation", "search": "search"}
 SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # metric -> decimals
 NO_COUNTERPART = "no published run of this model"
