@@ -48,6 +48,11 @@ def data_address(kind: str, text: str) -> str:
     return Markup(f"data:{kind};charset=utf-8,{quote(text, safe=PLAIN)}")
 
 
+def csv_address(text: str) -> str:
+    """Return the text of a CSV file as a `data:` address, or "" if it is too long to embed."""
+    return data_address("text/csv", text) if len(text) <= MOST_EMBEDDED else ""
+
+
 def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file: str = "") -> str:
     """Return a small HTML page with only this table.
 
@@ -76,8 +81,7 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
     for entry in itertools.chain(*(chapter["entries"] for chapter in page["chapters"])):
         # Add to tables and figures the parts that the page embeds.
         file = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
-        data = artefacts.read_text(file)
-        entry["data"] = data_address("text/csv", data) if len(data) <= MOST_EMBEDDED else ""
+        entry["data"] = csv_address(artefacts.read_text(file))
         entry["file"] = file.relative_to(folder).as_posix()
         if entry["kind"] == "table":
             body = BODY.search(artefacts.read_text(file.with_suffix(".html")))
@@ -89,13 +93,13 @@ def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -
             image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
             entry |= {"image": data_address("image/svg+xml", image), "width": width, "height": height}
     pictures = list(page["overview"]["panels"])
-    page["overview"]["data"] = data_address("text/csv", artefacts.read_text(folder / "figures" / "overview.csv"))
+    page["overview"]["data"] = csv_address(artefacts.read_text(folder / "figures" / "overview.csv"))
     if page["answer"]:
         pictures += page["answer"]["picture"]["panels"] + page["answer"]["findings"]
     for picture in pictures:
         picture["image"] = data_address("image/svg+xml", picture["svg"])
     page["heads_image"] = data_address("image/svg+xml", environment().get_template("heads.svg.j2").render())
-    page["runs_csv"] = data_address("text/csv", page["runs_csv"])
+    page["runs_csv"] = csv_address(page["runs_csv"])
     template = environment().get_template("template.html.j2")
     path = (out or folder / "report") / "index.html"
     script = environment().get_template("report.js").render()
