@@ -201,9 +201,12 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
           p.converged, p.edge] for p in found], columns=columns)  # fmt: skip
     if not found:
         return plots.only_text(plots.NOTHING, data)
-    canvas, axes = plots.in_pairs(data["truth"].nunique(), 5.6, 4.4)
+    count = data["truth"].nunique()
+    canvas, axes = plots.panels(-(-count // 2), 2, 5.6, 4.4)
+    for panel in axes.flat[count:]:
+        panel.set_axis_off()
     looks = plots.styles(list(frames.names))
-    for panel, (truth, part) in zip(axes, data.groupby("truth", sort=False), strict=True):
+    for panel, (truth, part) in zip(axes.flat, data.groupby("truth", sort=False), strict=False):
         plots.log_x(panel, sorted(set(part["width"])))
         plots.log_y(panel)
         for model, own in part.sort_values("width").groupby("model", sort=False):
