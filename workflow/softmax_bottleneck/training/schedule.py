@@ -29,8 +29,8 @@ SHORTEST_CHUNK = 5
 def decay(schedule: Schedule, is_best: Sequence[bool]) -> float:
     """Return the factor of all learning rates in the next epoch.
 
-    `is_best` says of each finished epoch whether its validation loss was the lowest up to then. With `plateau-sgd`,
-    every other epoch divides the rates by `plateau_factor`.
+    `is_best` says of each finished epoch whether its validation loss was the lowest up to then. With `plateau-sgd`, an
+    epoch whose loss was not divides the rates by `plateau_factor`.
     """
     if schedule.optimizer != "plateau-sgd":
         return 1.0
