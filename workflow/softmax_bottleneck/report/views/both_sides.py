@@ -16,7 +16,7 @@ from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import Run, Study
 
 RUNS = ("dataset", "model", "seed", "head", "body", "d", "V", "ratio", STEPS, "coverage", ACCURACY, ACCURACY_HELD_OUT)
-AXES = {"coverage": "sequences of each token until learned", ACCURACY_HELD_OUT: "accuracy, held-out tokens"}
+AXES = {"coverage": "sequences of each token", ACCURACY_HELD_OUT: "accuracy, held-out tokens"}
 
 
 def repeated_runs(study: Study, records: Records, runs: tuple[Run, ...]) -> pd.DataFrame:
@@ -55,12 +55,15 @@ def repeat_figure(source: Source) -> plots.Drawing:
 
     def draw(panel: Any, body: str, column: str) -> None:
         own = data[data["body"] == body]
-        for (head, _), line in groups(own, "head", "d"):
+        for (head, width), line in groups(own, "head", "d"):
             style, means = looks[head], line.groupby("ratio")[column].mean()
             panel.plot(means.index, means, color=style.colour, linestyle=style.dash)
+            panel.annotate(f" d = {width}", (means.index[-1], means.iloc[-1]), color=style.colour, fontsize=8)
             for learned, points in line.groupby(line[ACCURACY] >= LEARNED):
                 panel.plot(points["ratio"], points[column], **style.dot | ({} if learned else {"marker": "x"}))
-        panel.set(xscale="log", title=body, xlabel="V / d", ylabel=AXES[column])
+        plots.log_x(panel, sorted({round(ratio, 1) for ratio in own["ratio"]}))
+        most = 1.0 if column == ACCURACY_HELD_OUT else data[column].max()
+        panel.set(title=body, xlabel="V / d", ylabel=AXES[column], ylim=(-0.04 * most, 1.1 * most))
 
     canvas = plots.crossed(list(dict.fromkeys(data["body"])), list(AXES), 4.6, 3.2, draw)
     plots.legend(canvas, {head: head for head in looks}, looks)
