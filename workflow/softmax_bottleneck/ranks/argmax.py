@@ -75,10 +75,10 @@ def words_that_win(weight_VD: Floats, bias_V: Floats | None = None, *, seconds: 
     """Count the argmax-reachable words of an output layer, and list the unargmaxable ones.
 
     Words that are not decided after `seconds` are counted as unsettled. The time limit is checked between blocks of
-    words, and also limits the solver. All CPU cores are used. Memory besides the weights: 4 V D / STRIDE bytes, 24 D^2
+    words, and also limits the solver. All CPU cores are used. Memory besides the weights: 16 V D / STRIDE bytes, 24 D^2
     bytes, some arrays of 16 MiB per core, and a copy in float32 of weights in float64. Computation: V^2 D / STRIDE
-    flops for each of two candidate directions, 2 V D flops per word left for each of two more, then one or more linear
-    programs per remaining word.
+    flops for the first candidate direction, less for two more, 2 V D flops per word left for each of the last two, then
+    one or more linear programs per remaining word.
 
     Args:
         weight_VD: weights of the output layer.
@@ -143,9 +143,10 @@ Direction = Callable[[Words], tuple[Callable[[Words], Words], list[Words]]]  # w
 def _directions(weight_VD: Floats, deadline: float) -> Iterator[Direction]:
     """Yield the tests by a candidate direction: each returns the words of a block that the direction does not settle.
 
-    The first two directions of word i are the narrow ones: w_i - mean, as it is and whitened, projected on every
-    STRIDE-th eigenvector of the covariance of word vectors. The last two are not projected. Any direction can only
-    prove that a word is reachable, so the covariance need not be exact: it stops growing at the deadline.
+    The first directions of word i are narrow: w_i - mean, as it is and whitened, projected on every STRIDE-th
+    eigenvector of the covariance of word vectors, and whitened on twice as many, which tells the words of a cluster
+    apart. The last two are not projected. Any direction can only prove that a word is reachable, so the covariance need
+    not be exact: it stops growing at the deadline.
     """
     mean_D, width = weight_VD.mean(0, dtype=np.float64), weight_VD.shape[1]
     if not 1 / FLOAT32_RANGE < np.abs(weight_VD).max() < FLOAT32_RANGE:
@@ -158,8 +159,8 @@ def _directions(weight_VD: Floats, deadline: float) -> Iterator[Direction]:
     variance_D, axes_DD = np.linalg.eigh(covariance_DD / max(float(covariance_DD.trace()), TINY))
     whitened_DD = axes_DD / np.sqrt(np.maximum(variance_D, 0.0) + RIDGE)
     if width >= NARROW:
-        for basis_DD in (axes_DD, whitened_DD):
-            yield partial(_projected, weight_VD, mean_D, basis_DD[:, ::-STRIDE])
+        for basis_DD, stride in ((axes_DD, STRIDE), (whitened_DD, STRIDE), (whitened_DD, STRIDE // 2)):
+            yield partial(_projected, weight_VD, mean_D, basis_DD[:, ::-stride])
     single_VD = weight_VD.astype(np.float32, copy=False)
     for metric_DD in (np.eye(width), whitened_DD @ whitened_DD.T):
         yield partial(_whole, weight_VD, single_VD, mean_D, metric_DD)

@@ -90,7 +90,8 @@ def top_tokens(
     started = time.monotonic()
     words, width = weight_VD.shape
     layer = Layer(weight_VD, np.zeros(words) if bias_V is None else bias_V)
-    most, near = min(words - 1, width + 1), [1]
+    most = min(words - 1, width + 1)
+    near = [max(1, round(width / (2 * math.log(max(words / width, math.e)))))]  # for random W (Donoho and Tanner 2009)
 
     def largest(draw: int) -> int | None:
         rng = np.random.default_rng([seed, draw])
