@@ -105,6 +105,7 @@ def test_sources_without_their_model_are_left_out(place):
     missing = {"kind": "model", "corpus": "tiny", "model": "no/such.gguf"}
     study = planned(place, truths=PLAN["truths"] | {"absent": missing})
     assert {truth.name for truth in study.truths} == {"counts"}
+    assert study.absent_truths == {"price.truths.absent": "no/such.gguf"}
 
 
 def test_a_truth_of_a_run_needs_its_run_and_has_its_probabilities(place):

@@ -26,6 +26,8 @@ def check_study(study: Study, options: argparse.Namespace, say: Say) -> None:
     """
     check_options(study)
     check.check(study, say)
+    for truth, model in study.absent_truths.items():
+        say(f"{study.file}: fits.{truth}: no model at {model}; its fits are left out (`make models` brings SmolLM2)")
 
 
 def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:

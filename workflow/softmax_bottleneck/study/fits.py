@@ -327,29 +327,27 @@ def _natural_units(
         base = Unit(name, plan.kind, f"{source.name}-V{words}", condition, {}, 0, **settings, fits=fits, truth=truth)
         if tried := plan.search:
             part = tuple(fit for fit in fits if fit.width in tried.widths)
-            trial = replace(base, seed=tried.seed, fits=part)
+            rates = {model: entry.rates or tried.rates for model, entry in plan.models.items()}
             search = tuple(
-                _with_truth(
-                    replace(
-                        trial,
-                        learning_rate=rate,
-                        condition=f"{condition};rate={rate:g}",
-                        fits=tuple(fit for fit in part if rate in (plan.models[fit.model].rates or tried.rates)),
-                    )
-                )
+                _of_seed(base, tried.seed, f";rate={rate:g}", learning_rate=rate,
+                         fits=tuple(fit for fit in part if rate in rates[fit.model]))
                 for rate in tried.rates
-            )
+            )  # fmt: skip
             yield from search
             base = replace(base, search=search)
-            if tried.check_updates:
-                longer = f"{condition};updates={tried.check_updates}"
-                trial = replace(trial, search=search, updates=tried.check_updates, condition=longer)
-                yield _with_truth(trial)
-        yield from (_with_truth(replace(base, seed=seed)) for seed in plan.seeds)
+            if longer := tried.check_updates:
+                yield _of_seed(base, tried.seed, f";updates={longer}", updates=longer, fits=part)
+        yield from (_of_seed(base, seed) for seed in plan.seeds)
 
 
-def _with_truth(unit: Unit) -> Unit:
-    """Return the unit with the distributions of its own seed."""
-    assert unit.truth is not None
-    truth = replace(unit.truth, seed=unit.seed)
-    return replace(unit, truth=truth, law={"truth": truth.path})
+def _of_seed(base: Unit, seed: int, suffix: str = "", **changes: Any) -> Unit:
+    """Return a unit with another seed and its distributions; `suffix` is added to its condition in the records."""
+    assert base.truth is not None
+    truth = replace(base.truth, seed=seed)
+    own: dict[str, Any] = {
+        "seed": seed,
+        "truth": truth,
+        "law": {"truth": truth.path},
+        "condition": base.condition + suffix,
+    }
+    return replace(base, **own, **changes)

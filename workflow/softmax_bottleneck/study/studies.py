@@ -59,6 +59,7 @@ class Study:
         fits: name under `fits` -> its units; a unit is the job that does all fits to the distributions of one setting
             and one seed.
         fit_labels: name under `fits` -> {model: label in figures}.
+        absent_truths: {`<fits>.truths.<name>`: path of the saved model that this source needs and that is missing}.
         tuning: the search for the settings of every model; None if the study has none.
         tuned: the models whose settings a search chooses, one entry per corpus. As long as a choice is not made, `runs`
             has no runs of the model.
@@ -85,6 +86,7 @@ class Study:
     time_margin: str | None = None
     fits: Mapping[str, tuple[Unit, ...]] = field(default_factory=dict)
     fit_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    absent_truths: Mapping[str, str] = field(default_factory=dict)
     tuning: Tuning | None = None
     tuned: tuple[TunedModel, ...] = ()
     contrasts: study_file.Contrasts | None = None
@@ -363,6 +365,12 @@ def load_study(
         stages={key: model.stages for key, model in planned.items()},
         fits={name: plan.units(name, fits, planned) for name, fits in declared.fits.items()},
         fit_labels={name: fits.labels for name, fits in declared.fits.items()},
+        absent_truths={
+            f"{name}.truths.{truth}": str(source.model)
+            for name, fits in declared.fits.items()
+            for truth, source in fits.truths.items()
+            if not source.is_available
+        },
         tuned=tuple(tuned),
         overrides=given,
         **{key: getattr(declared, key) for key in UNCHANGED},
@@ -526,10 +534,7 @@ class _Planner:
             UserError: a head, an option, a dataset or a model is unknown, or a value is not allowed.
         """
         place = f"{self.where}: fits.{name}"
-        first: dict[str, Run] = {}
-        for (_, model), made in planned.items():
-            if made.runs:
-                first.setdefault(model, made.runs[0])
+        first = {model: made.runs[0] for (_, model), made in reversed(tuple(planned.items())) if made.runs}
         truths = [
             truth_of(truth, source, self.datasets, first, f"{place}.truths.{truth}")
             for truth, source in fits.truths.items()

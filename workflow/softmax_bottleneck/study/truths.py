@@ -110,18 +110,16 @@ def truth_of(name: str, source: Source, corpora: Mapping[str, Dataset], runs: Ma
     Raises:
         UserError: the study has no such dataset or model.
     """
-    inputs = dict[str, str]()
     if source.run is not None and source.run not in runs:
         raise UserError(f"{where}.run: unknown model {source.run!r}{schema.did_you_mean(source.run, runs)}")
-    corpus = runs[source.run].dataset if source.run else str(source.corpus)
+    run = runs[source.run] if source.run else None
+    corpus = run.dataset if run else str(source.corpus)
     if corpus not in corpora:
         raise UserError(f"{where}.corpus: unknown dataset {corpus!r}{schema.did_you_mean(corpus, corpora)}")
-    inputs["corpus"] = corpora[corpus].tokens_id
-    if source.model is not None:
-        inputs["model"] = model_hash(source.model_path)
-    if source.run:
-        inputs["run"] = runs[source.run].run_id
-    return Truth(name, source, corpus, 0, 0, 0, inputs, runs[source.run].path if source.run else "")
+    inputs = {"corpus": corpora[corpus].tokens_id}
+    inputs |= {"model": model_hash(source.model_path)} if source.model else {}
+    inputs |= {"run": run.run_id} if run else {}
+    return Truth(name, source, corpus, 0, 0, 0, inputs, run.path if run else "")
 
 
 @cache

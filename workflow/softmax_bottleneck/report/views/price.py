@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from scipy import special
 
 from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT
@@ -28,7 +27,7 @@ from softmax_bottleneck.statistics.pooled import holm
 MARGIN = 0.05  # share of the context-free KL by which a head must be better to pay (config/price.yaml)
 CHANGE, TENTH = 0.02, 0.1  # converged: twice the updates change KL by less than 2 %, or by a tenth of the margin
 UPDATE_MS, KEPT, TOP = "update_ms", "kept_mass", "kl_top_"
-LABEL_GAP = 0.055  # smallest distance of two labels, as a share of the panel's height
+CSV = ("truth", "width", "model", "kl", "low", "high", "share", "gain", "gain_at_time", "p", "verdict", "edge")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +111,10 @@ def compared(fits: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_time(softmax: pd.DataFrame, line: Mapping[Any, Any]) -> float:
-    """Return the KL of the softmax that takes as long for an update as the fit of a line, on the line's seed."""
+    """Return the lowest KL of a softmax that takes no longer for an update than the fit of a line, on its seed."""
     same = softmax[softmax["seed"] == line["seed"]].sort_values(UPDATE_MS)
-    logs = (np.log(same[name].clip(lower=1e-9).to_numpy()) for name in (UPDATE_MS, KL))
-    return math.exp(float(np.interp(math.log(line[UPDATE_MS]), *logs)))
+    ms, kl = (np.log(same[name].clip(lower=1e-9).to_numpy()) for name in (UPDATE_MS, KL))
+    return math.exp(float(np.interp(math.log(line[UPDATE_MS]), ms, np.minimum.accumulate(kl))))
 
 
 def _premises(lines: Sequence[Mapping[Any, Any]], width: float) -> tuple[bool, bool]:
@@ -195,10 +194,7 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
     """Draw, in a panel per truth, the nats lost against the width: a labelled line per head, with 95 % intervals."""
     frames = Frames.of(source, fits)
     found = prices(frames)
-    columns = ["truth", "width", "model", "kl", "low", "high", "share", "gain", "at_time", "converged", "edge"]
-    data = pd.DataFrame(
-        [[p.truth, p.width, p.model, p.kl.value, p.kl.low, p.kl.high, p.share, p.gain.value, p.at_time.value,
-          p.converged, p.edge] for p in found], columns=columns)  # fmt: skip
+    data = pd.DataFrame([_numbers(price) for price in found], columns=list(CSV))
     if not found:
         return plots.only_text(plots.NOTHING, data)
     count = data["truth"].nunique()
@@ -207,27 +203,28 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
         panel.set_axis_off()
     looks = plots.styles(list(frames.names))
     for panel, (truth, part) in zip(axes.flat, data.groupby("truth", sort=False), strict=False):
-        plots.log_x(panel, sorted(set(part["width"])))
-        plots.log_y(panel)
+        ends = {}
         for model, own in part.sort_values("width").groupby("model", sort=False):
             look, low = looks[str(model)], np.maximum(own["low"], own["kl"] / 10)
             panel.plot(own["width"], own["kl"], color=look.colour, linestyle=look.dash, linewidth=1.9)
             if np.isfinite(own["high"]).all():
                 panel.fill_between(own["width"], low, own["high"], color=look.colour, alpha=0.12, linewidth=0)
-        panel.set(title=str(truth), xlabel="width d", ylabel="nats lost", xlim=(part["width"].min() / 3.5, None))
+            ends[str(model)] = float(own["width"].iloc[-1]), float(own["kl"].iloc[-1])
+        plots.log_x(panel, sorted(set(part["width"])))
+        plots.log_y(panel)
+        panel.set(title=str(truth), xlabel="width d", ylabel="nats lost")
         free = frames.truths[frames.truths["truth"] == truth][KL_NO_CONTEXT].mean()
         plots.level(panel, MARGIN * free, "5 % of the context-free KL")
-        first = part.sort_values("width").drop_duplicates("model").set_index("model")
-        _label_lines(panel, first[["width", "kl"]], frames.names, looks)
+        plots.label_lines(panel, ends, frames.names, looks)
     seeds = max(price.kl.n[0] for price in found)
-    return plots.Drawing(canvas, data, f"{len(found)} cells of {seeds} seeds. Shaded: 95 % intervals over seeds.")
+    note = f"{len(found)} cells of {seeds} seeds. Shaded: 95 % intervals over seeds."
+    absent = [name.rpartition(".")[2] for name in source.study.absent_truths if name.startswith(f"{fits}.")]
+    note += f" Left out, because their saved model is missing: {', '.join(absent)}." if absent else ""
+    return plots.Drawing(canvas, data, note)
 
 
-def _label_lines(axes: Axes, starts: pd.DataFrame, names: Mapping[str, str], looks: Mapping[str, plots.Style]) -> None:
-    """Write the name of every line at its left end (`starts`), moved up where two names would overlap."""
-    low, high = np.log(axes.get_ylim())
-    height = -math.inf
-    for model, line in starts.sort_values("kl").iterrows():
-        height = max(height + LABEL_GAP, (math.log(line["kl"]) - low) / (high - low))
-        place = (line["width"] / 1.08, math.exp(low + height * (high - low)))
-        axes.text(*place, names[str(model)], color=looks[str(model)].colour, ha="right", va="center", fontsize=8.5)
+def _numbers(price: Price) -> list[Any]:
+    """Return the numbers of a price that the figure's CSV lists, in the order of CSV."""
+    kl = [price.kl.value, price.kl.low, price.kl.high]
+    gains = [price.gain.value, price.at_time.value, price.p, price.verdict]
+    return [price.truth, price.width, price.model, *kl, price.share, *gains, price.edge]
