@@ -87,6 +87,13 @@ def test_fits_use_the_best_step_size_of_the_search(place):
     assert (own["kl_top_1"] <= own["kl_top_10"]).all() and (own["kl_top_10"] <= own["kl_nats"] + 1e-6).all()
     truth = frame[frame["model"] == "law"]
     assert truth["kept_mass"].between(0.4, 1).all()
+    file = study.store.fits_folder(f"truths/{study.units[-1].truth.path}") / "truth.npz"
+    file.write_bytes(file.read_bytes() + b" ")
+    damaged = [(one.kind, Path(one.file).name) for one in verify.verify(study).findings]
+    assert damaged == [("damaged", "truth.npz")]
+    removed = verify.repair(study)[1]
+    assert {file.parent.relative_to("results"), Path("fits", study.units[-1].path, "done.json")} <= set(removed)
+    assert (study.store.fits_folder(study.units[0].path) / "done.json").exists()
 
 
 @pytest.mark.parametrize(("changes", "words"), [

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.records.records import SEARCH, Records
 from softmax_bottleneck.store import artefacts, errors
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Run, Study, Unit
+from softmax_bottleneck.study import Run, Study, Unit, truths
 
 RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # hold the numbers
 LARGE = ("model.safetensors", "hidden.npz")
@@ -268,6 +268,10 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
                 hashes |= {corpus / file: digest for file, digest in recorded.items()}
         hashed += len(hashes)
         findings += [one for file, digest in hashes.items() for one in damage(study.store, file, digest)]
+    for folder in (study.store.fits_folder(f"truths/{truth.path}") for truth in study.truths):
+        stored = [folder / truths.FILE, folder / truths.ARRAYS] if folder.exists() else []
+        hashed += len(stored)
+        findings += [one for file in stored for one in damage(study.store, file)]
     for unit in study.units:
         count, wrong = _fits(study.store, unit)
         hashed += count

@@ -83,7 +83,8 @@ def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> It
     """Yield the paths below results/ to remove for one problem: its file and everything made from this file.
 
     * For a file of a corpus: the folder of the corpus.
-    * For a file of a fit or its distribution: the file, and the done.json of each unit of fits that uses it.
+    * For a file of a fit: the file, and the done.json of each unit of fits that uses it.
+    * For a file of a natural distribution: its folder, and the done.json of each unit of fits to it.
     * For the folder of a run: nothing. Such a problem means that the run is unfinished, and the workflow resumes it.
     * For a file that `measure` wrote (MEASURED): the file and measured.json.
     * For any other file of a run: the folder of the run, so that the run is trained again.
@@ -97,9 +98,10 @@ def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> It
     if room in ("corpora", "tokens"):
         yield Path(*file.parts[:2])
     elif room != "runs":
-        yield file
+        yield folder if file.match("fits/truths/*/*/*") else file
         for unit in study.units if room == "fits" else ():
-            if {Path("fits", "laws", unit.law_path), Path("fits", unit.path)} & set(file.parents):
+            truth = Path("fits", "truths", unit.truth.path if unit.truth else "none")
+            if {Path("fits", "laws", unit.law_path), Path("fits", unit.path), truth} & set(file.parents):
                 yield Path("fits", unit.path, "done.json")
     elif file.relative_to("runs").as_posix() in runs:
         return  # a run that is not finished: nothing of it is damaged, and the workflow resumes it

@@ -214,7 +214,7 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
         plots.log_y(panel)
         panel.set(title=str(truth), xlabel="width d", ylabel="nats lost")
         free = frames.truths[frames.truths["truth"] == truth][KL_NO_CONTEXT].mean()
-        plots.level(panel, MARGIN * free, "5 % of the context-free KL")
+        plots.level(panel, MARGIN * free, "5 % of the context-free KL", end="left")
         plots.label_lines(panel, ends, frames.names, looks)
     seeds = max(price.kl.n[0] for price in found)
     note = f"{len(found)} cells of {seeds} seeds. Shaded: 95 % intervals over seeds."
