@@ -68,5 +68,5 @@ def test_the_command_prints_writes_and_draws_the_prices(files, monkeypatch, caps
     assert [(one["head"], one["width"]) for one in written["prices"]] == [(h, d) for h in price.HEADS for d in (2, 4)]
     most = {2: 2 * 160 + 70, 4: 4 * 160 + 70}
     assert all(one["parameters"] <= most[one["width"]] for one in written["prices"])
-    assert "width d" in Path("out/spectrum.svg").read_text(encoding="utf-8") or written["updates"] == 5
+    assert "width d" in Path("out/spectrum.svg").read_text(encoding="utf-8") and written["updates"] == 5
     assert main(["rank", "--weight", "w.npy", "--weights-only", "--price"]) == 2
