@@ -107,11 +107,18 @@ def serve(descriptor: int, run: Callable[[list[str]], int]) -> NoReturn:
         for module in STEPS[name]:
             import_module(f"softmax_bottleneck.{module}")
     gc.freeze()  # else the garbage collectors of the forks would copy this memory
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a fork that has ended leaves no zombie
+    signal.signal(signal.SIGCHLD, _reap)
     while True:
         with listener.accept()[0] as step:
             if not os.fork():
                 _work(step, conditions, run)
+
+
+def _reap(*_: object) -> None:
+    """Let forks that have ended disappear; their CPU time counts as that of the server."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _work(step: socket.socket, conditions: str, run: Callable[[list[str]], int]) -> NoReturn:
