@@ -244,15 +244,17 @@ def label_lines(
     """
     axes.autoscale_view()
     to_axes = axes.transData + axes.transAxes.inverted()
-    wanted = sorted((min(max(float(to_axes.transform(end)[1]), 0.0), 1.0), model) for model, end in ends.items())
+    places = {model: to_axes.transform(end).clip(0.0, 1.0) for model, end in ends.items()}
+    lowest_first = sorted((float(y), float(x), model) for model, (x, y) in places.items())
     heights: list[float] = []
-    for height, _ in wanted:
-        heights.append(max(height, heights[-1] + LABEL_GAP) if heights else height)
-    excess = max(heights[-1] - 1.0, 0.0) if heights else 0.0
-    for height, (_, model) in zip(heights, wanted, strict=True):
-        arrow = {"arrowstyle": "-", "color": looks[model].colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
-        place: dict[str, Any] = {"xytext": (1.06, height - excess), "textcoords": "axes fraction", "va": "center"}
-        axes.annotate(names[model], ends[model], fontsize=9, color=LIGHT.ink, arrowprops=arrow, **place)
+    for y, _, _ in lowest_first:
+        heights.append(max([y, *(height + LABEL_GAP for height in heights[-1:])]))
+    excess = max([0.0, *(height - 1.0 for height in heights)])
+    for height, (y, x, model) in zip(heights, lowest_first, strict=True):
+        line = {"arrowstyle": "-", "color": looks[model].colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
+        facts: dict[str, Any] = {"xycoords": "axes fraction", "annotation_clip": False, "va": "center", "fontsize": 9}
+        arrow = line | {"relpos": (0.0, 0.5)}
+        axes.annotate(names[model], (x, y), (1.08, height - excess), arrowprops=arrow, color=LIGHT.ink, **facts)
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:

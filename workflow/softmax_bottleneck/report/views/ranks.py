@@ -158,11 +158,11 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 
     def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-        title = f"{plots.corpus_title(source, dataset)}: measured"
+        title = plots.corpus_title(source, dataset)
         if 0 < len(ours) < FEW_DOTS:
-            plots.empty(row[0], f"{title}. {_in_a_sentence(ours)}")
+            plots.empty(row[0], f"{title}: {_in_a_sentence(ours)}")
         else:
-            _grid_panel(row[0], ours, title)
+            _grid_panel(row[0], ours, f"{title}: measured")
         if has_published:
             _grid_panel(row[1], theirs, plots.paper_title(source, dataset, source.same(dataset, *source.models)))
             window = windows.get(source.corpus(dataset), (math.nan, math.nan))
@@ -330,10 +330,9 @@ def spectrum_figure(
         for panel, side in zip(row, panels, strict=True):
             if side == "first":
                 shown = min(first, longest)
-                ends = plots.curves(panel, own[own["index"] <= shown], "index", SIGMA, looks)
+                plots.curves(panel, own[own["index"] <= shown], "index", SIGMA, looks)
                 panel.set(title=title, xlabel=f"index (first {shown})", ylabel="σ / σ max")
                 panel.set(xlim=(0, shown), ylim=(0, top))
-                plots.label_lines(panel, ends, names, looks)
                 continue
             y, text = (RAW, "σ, not divided by the largest") if side == "raw" else (SIGMA, "σ / σ max")
             ends = plots.curves(panel, own[own[y] > 0], "index", y, looks)
