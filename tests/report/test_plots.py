@@ -1,5 +1,6 @@
 """Plots: short and sound SVG, legends that fit, colours by name that everybody can tell apart."""
 
+import itertools
 import math
 import xml.etree.ElementTree as ElementTree
 
@@ -55,3 +56,25 @@ def test_perplexity_falls_to_the_right_and_few_dots_have_no_line(dots: int, line
     ranks._grid_panel(axes, points, "")
     assert axes.xaxis_inverted()
     assert len([line for line in axes.lines if line.get_linestyle() != "None"]) == lines
+
+
+def test_names_of_lines_stand_in_the_order_of_their_ends_and_do_not_overlap() -> None:
+    ((axes,),) = plots.panels(1, 1, 4.0, 3.0)[1]
+    ends = {"low": (3.0, 0.0), "close": (2.0, 0.01), "high": (3.0, 1.0), "below": (3.0, -9.0)}
+    axes.set(xlim=(0, 3), ylim=(0, 1))
+    plots.label_lines(axes, ends, {name: name.title() for name in ends}, plots.styles(list(ends)))
+    heights = {text.get_text(): text.xyann[1] for text in axes.texts}
+    assert sorted(heights, key=heights.get) in (["Below", "Low", "Close", "High"], ["Low", "Below", "Close", "High"])
+    steps = sorted(heights.values())
+    assert all(after - before >= plots.LABEL_GAP - 1e-9 for before, after in itertools.pairwise(steps))
+    assert all(0 <= y <= 1 for text in axes.texts for y in text.xy)
+
+
+def test_many_seeds_are_a_band_and_few_are_lines() -> None:
+    for seeds, lines, bands in ((3, 4, 0), (plots.MOST_SEEDS + 1, 1, 1)):
+        ((axes,),) = plots.panels(1, 1, 4.0, 3.0)[1]
+        rows = [("a", seed, epoch, seed + epoch) for seed in range(seeds) for epoch in (1, 2)]
+        data = pd.DataFrame(rows, columns=["model", "seed", "epoch", "ppl"])
+        ends = plots.curves(axes, data, "epoch", "ppl", plots.styles(["a"]))
+        assert (len(axes.lines), len(axes.collections)) == (lines, bands)
+        assert ends == {"a": (2.0, 2 + (seeds - 1) / 2)}

@@ -14,7 +14,7 @@ import pytest
 from page_reader import Page
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import render
+from softmax_bottleneck.report import render, report
 from softmax_bottleneck.store import artefacts, paths
 
 
@@ -93,6 +93,16 @@ def test_provenance_is_readable_by_machines_and_names_no_place(finished) -> None
     everything = page.island + page.text
     for private in {str(Path.home()), str(paths.ROOT), os.uname().nodename}:
         assert private not in everything
+
+
+def test_a_large_file_is_named_and_the_training_of_every_head_is_shown(finished, monkeypatch) -> None:
+    html = finished[2]
+    assert 'id="training-curves"' in html
+    monkeypatch.setattr(report, "MOST_EMBEDDED", 10)
+    assert (
+        report.csv_address("a,b\n1,2\n" * 9) == ""
+        and report.csv_address("a\n1\n") == "data:text/csv;charset=utf-8,a%0A1%0A"
+    )
 
 
 def test_models_with_incomplete_runs_lead_the_list(place: Path) -> None:
