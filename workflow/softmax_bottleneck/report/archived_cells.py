@@ -26,6 +26,7 @@ def fill(table: Table, study: Study) -> Table:
     """
     is_complete = not any(cell.is_empty for _, _, _, cell in table.every_cell)
     best = {} if is_complete else best_cells(table.experiment.id, study.name)
+    titles = {one.study: one.title for one in archive.load_all()} if best else {}
     sections = []
     for section in table.sections:
         corpus, rows = published_corpus(study, section.dataset), []
@@ -34,9 +35,8 @@ def fill(table: Table, study: Study) -> Table:
             pairs = zip(row.cells, found, strict=True)
             cells = (replace(cell, archived=value) if cell.is_empty else cell for cell, value in pairs)
             rows.append(replace(row, cells=tuple(cells)))
-        origins = dict.fromkeys(
-            f"{cell.archived.study} ({cell.archived.hardware})" for row in rows for cell in row.cells if cell.archived
-        )
+        used = (cell.archived for row in rows for cell in row.cells if cell.archived)
+        origins = dict.fromkeys(f"{titles.get(one.study, one.study)} ({one.hardware})" for one in used)
         note = f"In grey, from archives: {'; '.join(origins)}." if origins else ""
         note = " ".join(filter(None, [section.note, note]))
         sections.append(replace(section, rows=tuple(rows), note=note))

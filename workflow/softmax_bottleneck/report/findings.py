@@ -401,8 +401,9 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
 
     Returns:
         A dict with the texts `question`, `answer`, `not_shown` and `terms` (explanations of terms), the dict `counts`
-        (numbers of `archives`, `studies` and `runs`), the dict `picture` (of the figure: `caption` and `panels`, each
-        with `svg` and `alt`), and the list `findings`. Each finding is a dict with these keys:
+        (numbers of `archives`, `studies` and `runs`), `archives` ({name: title and hardware}), the dict `picture` (of
+        the figure: `caption` and `panels`, each with `svg` and `alt`), and the list `findings`. Each finding is a dict
+        with these keys:
 
         * `id`, `title`, `short`, `sentence`, `number`: texts; `short` is the finding in at most 20 words, `sentence`
           with all its numbers, and `number` the main number with its interval.
@@ -423,6 +424,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         "not_shown": not_shown(evidence),
         "terms": TEXTS["terms"],
         "counts": counts(studies),
+        "archives": {study.name: f"{study.title} ({study.hardware})" for study in studies},
         "picture": {"caption": TEXTS["picture"], "panels": scatter.printed},
         "findings": [_printed(name, finding, axes[finding.figure.axis]) for name, finding in found.items()],
     }
