@@ -69,5 +69,6 @@ def test_an_error_in_an_experiments_own_file_names_it(tmp_path: Path) -> None:
         (("view: truth", "view: summary\noptions: {baselin: ss}"), r"options: unknown key 'baselin'; did you mean"),
     ):
         file.write_text(text.replace(*change), encoding="utf-8")
+        config.load_experiment.cache_clear()
         with pytest.raises(UserError, match=rf"experiments/known-truth\.yaml: {message}"):
             views.check_options(fake.load(tmp_path))
