@@ -113,7 +113,7 @@ FOLDERS = {
     "code of its own": Folder("LlamaConfig", ONE_KEY, "cannot be loaded", change=with_code(model_type="unheard")),
     "unknown family": Folder("LlamaConfig", ONE_KEY, "cannot be loaded", change=edit_config(model_type="unheard")),
     "pickles": Folder("LlamaConfig", ONE_KEY, "pickled weights are not read", change=pickled),
-    "adapter": Folder("LlamaConfig", ONE_KEY, "no config.json in it", change=adapter_only),
+    "adapter": Folder("LlamaConfig", ONE_KEY, "no config.json in this folder", change=adapter_only),
     "broken tokenizer": Folder("LlamaConfig", ONE_KEY, "cannot be loaded", change=write("tokenizer.json", "{")),
     "layer missing": Folder(
         "LlamaConfig", ONE_KEY, "config.json and weights disagree: model.layers.1",
