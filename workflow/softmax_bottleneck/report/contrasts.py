@@ -168,7 +168,8 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
     searched: dict[Model, dict[float, float]] = {}
     for study in studies:
         for choice in study.tuned:
-            if run := study.settings.get((choice["dataset"], choice["model"])):
+            run = study.settings.get((choice["dataset"], choice["model"]))
+            if run and not _repeats_tokens(run.dataset):
                 searched.setdefault(_model_of(run), {}).update(_curve(choice))
         synthetic = {data.dataset for data in study.views if data.truth}
         rows = study.records.rows
@@ -176,7 +177,7 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
         values: dict[str, Any] = {str(run_id): own.to_dict() for run_id, own in plain.groupby("run_id")["value"]}
         for state in study.records.states.to_dict("records"):
             run, own = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
-            if run is None or not (TEST_PPL in own or state["state"] == "diverged"):
+            if run is None or _repeats_tokens(run.dataset) or not (TEST_PPL in own or state["state"] == "diverged"):
                 continue
             model = _model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
             machine = f"{state['hardware']}, {run.threads} threads"
@@ -184,6 +185,13 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
             # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
             found.setdefault(model, {})[state["run_id"], machine, own.get("sec_per_epoch")] = trained
     return {model: Sample(model, list(runs.values()), searched.get(model, {})) for model, runs in found.items()}
+
+
+@cache
+def _repeats_tokens(dataset: str) -> bool:
+    """Return True if test perplexity says nothing on a dataset, because its tokens never occur in train."""
+    data = bundled_dataset(dataset)
+    return bool(data and data.repeat)
 
 
 def _curve(choice: Mapping[str, Any]) -> dict[float, float]:
