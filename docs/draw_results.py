@@ -68,6 +68,7 @@ CLAIM_SOURCES = {
     "ganea2019": "Ganea 2019",
     "merity2017": "Merity 2017",
     "benka2021": "Benka 2021",
+    "both-sides": "both sides of 2026",
     "known-truth": "known distributions",
     "gradient": "preserved gradient",
     "rank-or-mixture": "rank or mixture",

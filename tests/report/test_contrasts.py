@@ -225,3 +225,10 @@ def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value()
     own = only([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(49)))])
     named = [contrasts.Named(name, own, p, 1) for name, p in (("one", 0.01), ("two", 0.03), ("three", 0.02))]
     assert [(one.study, one.p) for one in contrasts.distinct(named)] == [("two", 0.03)]
+
+
+def test_perplexities_of_held_out_tokens_are_not_pooled():
+    """The archived study of repeated tokens has them; its searches minimise updates instead of perplexity."""
+    studies = archive.find("repeat")
+    assert studies and all(choice["by"] == "steps" for study in studies for choice in study.tuned)
+    assert not contrasts.samples(studies)

@@ -166,10 +166,11 @@ class Prediction(TypedDict):
 # --- searches -------------------------------------------------------------------------------------------------------
 @pydantic.with_config(OPEN)
 class ArchivedTrial(TypedDict):
-    """A point of a search, with its validation perplexity; null if a run diverged."""
+    """A point of a search with what the search minimised (`Choice.by`); null if a run diverged."""
 
     point: dict[str, Scalar]
-    valid_ppl: Annotated[schema.Number, Field(ge=1)] | None
+    valid_ppl: NotRequired[Annotated[schema.Number, Field(ge=1)] | None]
+    steps: NotRequired[Annotated[schema.Number, Field(ge=1)] | None]
 
 
 @pydantic.with_config(OPEN)

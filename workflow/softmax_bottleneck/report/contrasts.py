@@ -196,7 +196,7 @@ def _repeats_tokens(dataset: str) -> bool:
 
 def _curve(choice: Mapping[str, Any]) -> dict[float, float]:
     """Return {learning rate: log validation perplexity} of a search that varies nothing else; inf if a run diverged."""
-    trials = [(trial["point"], trial["valid_ppl"]) for trial in choice["curve"]]
+    trials = [(trial["point"], trial.get("valid_ppl")) for trial in choice["curve"]]
     rates = [(point[f"schedule.{RATE}"], ppl) for point, ppl in trials if point.keys() == {f"schedule.{RATE}"}]
     return {float(rate): math.log(ppl) if ppl else INF for rate, ppl in rates}
 
