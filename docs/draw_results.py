@@ -108,7 +108,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     """Return the lines of README.md with the answer, its figure and the findings, and {path: SVG} of the figures."""
     found = findings.answer(studies)
     picture, count = found["picture"], found["counts"]
-    about = f"From {count['archives']} archives ({count['studies']} studies, {count['runs']} runs)."
+    about = f"From {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
     title = "Press rank against change of test perplexity, a dot per head"
     lines = [
         "",

@@ -49,7 +49,7 @@ class Page(HTMLParser):
 
     @property
     def tags(self) -> Counter[tuple[str, tuple[str, ...]]]:
-        """How often each element has these attributes."""
+        """Count the elements of each tag with each set of attributes."""
         return Counter((tag, tuple(sorted(attrs))) for tag, attrs in self.elements)
 
     @property

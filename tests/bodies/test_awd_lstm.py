@@ -202,7 +202,7 @@ def test_a_layer_waits_for_nothing_but_its_inputs(monkeypatch):
         assert known == {(below, before) for below in range(layer + 1) for before in range(piece + 1)} - {
             (layer, piece)
         }
-    assert main.knows == set(knowledge)  # the caller's stream goes on when all have ended
+    assert main.knows == set(knowledge)  # the caller's stream waits for all
 
 
 def test_embedding_noise_is_normal_independent_and_for_training_only():

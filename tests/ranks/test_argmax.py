@@ -89,7 +89,7 @@ def test_float64_decides_where_float32_cannot() -> None:
 
 
 def test_the_time_still_needed_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten blocks of equal time, four are tested in time: six need one and a half times as long again."""
+    """Estimate 1.5 times the time of four blocks for the six of ten blocks that are left."""
     clock = iter(np.arange(0.0, 100.0, 0.25))
     monkeypatch.setattr(argmax.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(argmax.os, "sched_getaffinity", lambda process: {0})

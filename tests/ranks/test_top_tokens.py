@@ -43,7 +43,7 @@ def test_every_draw_has_the_m_of_programs_over_all_words(words: int, width: int,
 
 
 def test_in_a_plane_two_neighbours_on_the_hull_can_have_any_probabilities() -> None:
-    """On a circle every word is a corner: m is at least 1, and every m of 3 = D + 1 needs luck."""
+    """Find m of at least 1 on a circle, where every word is a corner, and rarely the bound 3 = D + 1."""
     angle = np.linspace(0, 2 * np.pi, 9)[:-1]
     weight = np.column_stack([np.cos(angle), np.sin(angle)])
     assert len(ConvexHull(weight).vertices) == 8
@@ -72,7 +72,7 @@ def test_two_equal_words_never_lead_together() -> None:
 
 
 def test_the_interval_holds_with_the_probability_of_order_statistics() -> None:
-    """Of 80 uniform numbers, the 1st and 9th enclose the 5 % quantile with at least 95 % (binomial distribution)."""
+    """Enclose the 5 % quantile of 80 uniform numbers by the 1st and 9th with 95 % or more (binomial distribution)."""
     found = TopTokens(tuple(range(101, 181)), 200, 0.0)
     low, high = found.interval
     place = [value - 100 for value in (low, high)]  # from 1

@@ -227,8 +227,8 @@ def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value()
     assert [(one.study, one.p) for one in contrasts.distinct(named)] == [("two", 0.03)]
 
 
-def test_perplexities_of_held_out_tokens_are_not_pooled():
+def test_perplexities_of_held_out_tokens_are_not_pooled(shipped) -> None:
     """The archived study of repeated tokens has them; its searches minimise updates instead of perplexity."""
     studies = archive.find("repeat")
-    assert studies and all(choice["by"] == "steps" for study in studies for choice in study.tuned)
+    assert {choice["by"] for study in studies for choice in study.tuned} == {"steps"}
     assert not contrasts.samples(studies)

@@ -82,8 +82,7 @@ def _number(orders: list[Order], history: Ids, words: int) -> int | None:
     number = 0
     for table, word in zip(orders, history.tolist(), strict=False):
         key = number * words + word
-        place = int(np.searchsorted(table.key_G, key))
-        if place == len(table.key_G) or table.key_G[place] != key:
+        number = int(np.searchsorted(table.key_G, key))
+        if number == len(table.key_G) or table.key_G[number] != key:
             return None
-        number = place
     return number

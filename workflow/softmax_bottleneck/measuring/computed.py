@@ -1,4 +1,4 @@
-"""What the measuring steps and the step `measure`, which calls them, share."""
+"""The results of a measuring step, as the step `measure`, which calls them all, takes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

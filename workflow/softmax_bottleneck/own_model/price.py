@@ -85,17 +85,17 @@ def price(layer: Layer, say: Say) -> PriceCurve:
 
     p_NM, kept_mass = truth_of(layer)
     known = KnownDistributions(p_NM, np.full(len(p_NM), 1 / len(p_NM)))
-    device, found = torch.device("cpu"), list[PricedHead]()
+    device, priced = torch.device("cpu"), list[PricedHead]()
     for head, (options, rate) in HEADS.items():
         for width in [width for width in WIDTHS if width < min(p_NM.shape)]:
             most = free_contexts.count_parameters("softmax", {}, width, p_NM.shape, bias=True)
-            own = free_contexts.width_with(head, options, p_NM.shape, bias=True, most=most)
-            fit = free_contexts.FreeContexts(head, options, own, p_NM.shape, bias=True, seed=1, device=device)
+            narrowed = free_contexts.width_with(head, options, p_NM.shape, bias=True, most=most)
+            fit = free_contexts.FreeContexts(head, options, narrowed, p_NM.shape, bias=True, seed=1, device=device)
             recipe = free_contexts.Recipe(sample=0, bias=True, updates=UPDATES, learning_rate=rate)
             for number in range(UPDATES):
                 free_contexts.update([fit], known, recipe, seed=1, number=number, device=device)
             nats = free_contexts.distances(fit, known, rows=len(p_NM))["kl_nats"]
-            found.append(PricedHead(head, width, fit.parameters, nats, nats / known.no_context_nats))
+            priced.append(PricedHead(head, width, fit.parameters, nats, nats / known.no_context_nats))
             say(f"price of {head} at width {width}: {nats:.4f} nats")
     contexts, words = p_NM.shape
-    return PriceCurve(contexts, words, kept_mass, known.no_context_nats, UPDATES, found)
+    return PriceCurve(contexts, words, kept_mass, known.no_context_nats, UPDATES, priced)

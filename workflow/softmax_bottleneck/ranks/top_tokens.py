@@ -1,4 +1,4 @@
-"""How many tokens can have given probabilities at the top of a softmax layer (Basri and Jacobs 2026).
+"""The number of tokens that can have given probabilities at the top of a softmax layer (Basri and Jacobs 2026).
 
 The bottleneck does not allow every distribution over V words, but it may allow any distribution over the most probable
 ones. A draw is a random set of m tokens with random probabilities. It is realisable if some context vector h gives

@@ -18,7 +18,7 @@ import yaml
 from softmax_bottleneck.heads.registry import declarations, outside
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report import contrasts, numbers
-from softmax_bottleneck.report.archive import FINISHED, FinishedStudy
+from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import known_distributions as fits
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
@@ -401,7 +401,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
 
     Returns:
         A dict with the texts `question`, `answer`, `not_shown` and `terms` (explanations of terms), the dict `counts`
-        (numbers of `archives`, `studies` and `runs`), `archives` ({name: title and hardware}), the dict `picture` (of
+        (of `archives`, `studies` and pooled `runs`), `archives` ({name: title and hardware}), the dict `picture` (of
         the figure: `caption` and `panels`, each with `svg` and `alt`), and the list `findings`. Each finding is a dict
         with these keys:
 
@@ -423,7 +423,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         "answer": verdict(found),
         "not_shown": not_shown(evidence),
         "terms": TEXTS["terms"],
-        "counts": counts(studies),
+        "counts": counts(studies, evidence.found),
         "archives": {study.name: f"{study.title} ({study.hardware})" for study in studies},
         "picture": {"caption": TEXTS["picture"], "panels": scatter.printed},
         "findings": [_printed(name, finding, axes[finding.figure.axis]) for name, finding in found.items()],
@@ -451,9 +451,7 @@ def _printed(name: str, finding: Finding, rows: Sequence[Row]) -> dict[str, Any]
     }
 
 
-def counts(studies: Sequence[FinishedStudy]) -> dict[str, int]:
-    """Return the numbers of archives, of studies, and of finished runs; a run on two machines counts twice."""
-    states = [study.records.states for study in studies]
-    runs = {run for own in states for run in zip(own["run_id"], own["hardware"], own["state"], strict=True)}
-    finished = sum(state in FINISHED for *_, state in runs)
-    return {"archives": len(studies), "studies": len({study.study for study in studies}), "runs": finished}
+def counts(studies: Sequence[FinishedStudy], found: Mapping[Model, Sample]) -> dict[str, int]:
+    """Return the numbers of archives, of their studies, and of pooled runs; a seed on two machines counts twice."""
+    runs = {(model, run.rate, run.seed, run.machine) for model, own in found.items() for run in own.runs if run.values}
+    return {"archives": len(studies), "studies": len({study.study for study in studies}), "runs": len(runs)}

@@ -365,18 +365,23 @@ def load_study(
         stages={key: model.stages for key, model in planned.items()},
         fits={name: plan.units(name, fits, planned) for name, fits in declared.fits.items()},
         fit_labels={name: fits.labels for name, fits in declared.fits.items()},
-        absent_truths={
-            f"{name}.truths.{truth}": str(source.model)
-            for name, fits in declared.fits.items()
-            for truth, source in fits.truths.items()
-            if not source.is_available
-        },
+        absent_truths=_absent_truths(declared),
         tuned=tuple(tuned),
         overrides=given,
         **{key: getattr(declared, key) for key in UNCHANGED},
     )
     _check_evaluations(study)
     return study
+
+
+def _absent_truths(declared: StudyFile) -> dict[str, str]:
+    """Return {place of a source of natural distributions in the study's file: its saved model, which is missing}."""
+    return {
+        f"{name}.truths.{truth}": str(source.model)
+        for name, fits in declared.fits.items()
+        for truth, source in fits.truths.items()
+        if not source.is_available
+    }
 
 
 def _read_declaration(file: Path, given: dict[str, Any]) -> StudyFile:

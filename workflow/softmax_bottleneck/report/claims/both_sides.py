@@ -43,6 +43,7 @@ def _values(data: r.CorpusData, path: str, metric: str) -> dict[int, float]:
 
 
 def _coverage(data: r.CorpusData, path: str) -> list[float]:
+    """Return the log coverage of every run, up to the log of the batch size, which comparisons cancel."""
     dataset = bundled_dataset(path.split("/")[0])
     trained = dataset.repeat.vocabulary_size - dataset.repeat.held_out if dataset and dataset.repeat else 1
     return [math.log(steps / trained) for steps in _values(data, path, STEPS).values()]

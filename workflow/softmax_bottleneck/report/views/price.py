@@ -59,7 +59,7 @@ class Price:
 
     @property
     def verdict(self) -> str:
-        """What the gain shows: `pays`, `small gain`, `loses` or `open`, each only if the fits have converged."""
+        """`pays`, `small gain`, `loses` or `open`, as the gain shows; `not converged` if the fits have not."""
         if not self.converged:
             return "not converged"
         if self.gain.low > 0 and self.gain.value >= MARGIN:
