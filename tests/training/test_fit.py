@@ -249,3 +249,18 @@ def test_top_words_and_the_others_share_the_whole_divergence():
     found = free_contexts.top_distances(one, law, 11)
     assert found == pytest.approx({"kl_top_1": top_1, "kl_top_10": top_10}, abs=1e-6)
     assert whole == pytest.approx(free_contexts.distances(one, law, 11)["kl_nats"], abs=1e-6)
+
+
+@pytest.mark.parametrize(("log_q", "finite"), [(-800.0, True), (-9000.0, False)])
+def test_a_word_whose_probability_underflows_leaves_finite_parts(log_q, finite, monkeypatch):
+    """exp(-800) is 0 in float64; a KL of 9,000 / 4 nats has no finite perplexity, and the fit counts as diverged."""
+    law = known(np.log(np.full((3, 12), 1 / 12)))
+    one = fitted(law, "softmax", 2, 1)
+    log_q_NM = np.array([[log_q] * 3 + [-math.log(9)] * 9] * 3)
+    monkeypatch.setattr(one, "log_probs", lambda rows: iter([log_q_NM]))
+    kl = -math.log(12) - 3 / 12 * log_q + 9 / 12 * math.log(9)
+    distances = free_contexts.distances(one, law, 3)
+    assert distances["kl_nats"] == pytest.approx(kl, rel=1e-6)
+    assert math.isfinite(distances["excess_ppl"]) == finite
+    top_1 = 1 / 12 * (-math.log(12) - log_q) - 1 / 12
+    assert free_contexts.top_distances(one, law, 3)["kl_top_1"] == pytest.approx(top_1, rel=1e-6)

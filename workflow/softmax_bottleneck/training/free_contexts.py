@@ -45,6 +45,7 @@ BETAS = (0.9, 0.99)
 EPSILON = 1e-12  # of Adam; gradients of rare contexts are small
 TOP = (1, 10, 100)  # numbers m of most probable words whose part of the KL is measured
 CHUNK_CELLS = {"cpu": 1 << 16, "cuda": 1 << 25}  # contexts x words at once: fits a CPU's cache or a GPU's memory
+LARGEST_KL = 700.0  # nats; the perplexity of a larger divergence is beyond float64
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,8 @@ def distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[s
         kl += float(weight_R @ (cross_R - known.entropy_N[part]))
         match += float(weight_R @ (log_q_RM.argmax(1) == p_RM.argmax(1)))
     best = math.exp(known.entropy_nats)
-    return {"kl_nats": kl, "mode_match": match, "excess_ppl": best * math.exp(kl) - best}
+    ratio = math.exp(kl) if kl < LARGEST_KL else math.inf
+    return {"kl_nats": kl, "mode_match": match, "excess_ppl": best * ratio - best}
 
 
 def top_distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
@@ -270,7 +272,7 @@ def top_distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> di
     for start, log_q_RM in zip(range(0, len(known.p_NM), rows), fit.log_probs(rows), strict=True):
         part = slice(start, start + len(log_q_RM))
         p_RM = known.p_NM[part].astype(np.float64)
-        lost_RM = special.rel_entr(p_RM, np.exp(log_q_RM)) - p_RM + np.exp(log_q_RM)
+        lost_RM = special.xlogy(p_RM, p_RM) - p_RM * log_q_RM - p_RM + np.exp(log_q_RM)  # finite where exp(log Q) is 0
         sorted_RM = np.take_along_axis(lost_RM, np.argsort(-p_RM, 1, kind="stable"), 1)
         for m in sizes:
             found[m] += float(known.weight_N[part] @ sorted_RM[:, :m].sum(1))
