@@ -24,6 +24,7 @@ from softmax_bottleneck.store import artefacts
 
 ROOT = Path(__file__).parents[2]
 STUDY = ROOT / "tests" / "slurm" / "study.yaml"
+TUNED = ROOT / "tests" / "slurm" / "tuned.yaml"
 IMPATIENT = ROOT / "tests" / "slurm" / "impatient.py"
 PROFILE = ROOT / "workflow" / "profiles" / "slurm"
 CLUSTER = Path("/run/softmax-bottleneck-slurm")
@@ -40,9 +41,9 @@ pytestmark = [
 ]
 
 
-def snakemake(folder: Path, *words: str, local: bool = False) -> list[str]:
+def snakemake(folder: Path, *words: str, local: bool = False, study: Path = STUDY) -> list[str]:
     """The command of a study in `folder`: through the profile, or on this machine alone."""
-    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--configfile", str(STUDY)]
+    where = ["--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder), "--configfile", str(study)]
     how = ["--cores", "2"] if local else ["--workflow-profile", str(PROFILE), *QUICK]
     program = ["-m", "snakemake"] if local else [str(IMPATIENT)]
     return ["timeout", "--kill-after=10", str(LONGEST_S), sys.executable, *program, *where, *how, *words]
@@ -219,3 +220,27 @@ def test_jobs_left_behind_by_a_killed_snakemake_are_waited_for(alone: Path, begu
     assert told_of_job(lease["job"])["JobState"] == "COMPLETED"
     assert done_of(begun / "results" / "runs" / path)["provenance"]["interruptions"] == 0
     assert hashes(begun) == hashes(alone)
+
+
+def test_a_search_through_slurm_chooses_and_confirms_as_on_this_machine(begun: Path, monkeypatch) -> None:
+    """Search jobs, a choice on the machine of Snakemake, wider rates, and two confirmation seeds in one job."""
+    local = begun / "local"
+    local.mkdir()
+    shutil.copytree(begun / "results", local / "results")
+    target = "results/tuned-slurm/records.json"  # with --until, Snakemake plans nothing after a choice
+    run(snakemake(local, target, local=True, study=TUNED), local)
+    run(snakemake(begun, target, "--config", "replicas_per_job=2", study=TUNED), begun)
+    found = {}
+    for folder in (local, begun):
+        monkeypatch.chdir(folder)
+        study = config.load_study(TUNED)
+        chosen = study.tuned[0].choice
+        assert chosen and len(study.searched) == len(chosen["curve"]) > 2 and len(study.runs) == 2
+        ended = {planned.path: done_of(study.store.run_folder(planned.path)) for planned in study.needed}
+        jobs = [block["provenance"]["sessions"][0].get("job") for block in ended.values()]
+        assert all(jobs) == (folder == begun)
+        seeds = {ended[planned.path]["provenance"]["sessions"][0].get("job") for planned in study.runs}
+        assert len(seeds) == 1  # one job, or none
+        decided = {key: chosen[key] for key in ("curve", "chosen", "interior")}
+        found[folder] = decided, {path: result_hash(study.store.run_folder(path)) for path in ended}
+    assert found[local] == found[begun]
