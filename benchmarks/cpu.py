@@ -2,7 +2,7 @@
 
 python benchmarks/cpu.py                  # everything, some 25 minutes on two quiet cores
 python benchmarks/cpu.py --quick          # everything in small, to see that it runs (nothing is written)
-python benchmarks/cpu.py --only heads     # some parts: heads steps rank demo
+python benchmarks/cpu.py --only heads     # some parts: heads steps rank demo tuned
 python benchmarks/cpu.py --full-rank      # also ranks of 82,429 x 10,000 (15 minutes, 16 GiB)
 
 benchmarks/README.md says what each number means. Parts that are not measured keep their values in the file.
@@ -20,6 +20,7 @@ from typing import Any
 import demo_sizes
 import rank_engine
 import torch
+import tuned
 from cases import Case, cases, head_contenders, our_step, plain_step, shrunk
 from softmax_bottleneck.jobs import out_of_memory
 from timing import Served, elsewhere, floor_s, peak_mib, provenance, race, race_of, serve, show, square_rate
@@ -91,9 +92,10 @@ def peak_of(case: Case, variant: str) -> float:
 
 # --- tables ---------------------------------------------------------------------------------------------------------
 def tables(found: dict[str, Any]) -> str:
-    """Return what the README shows: the machine, heads and steps, ranks, demonstration sizes."""
+    """Return what the README shows: the machine, heads and steps, ranks, demonstration sizes, tuned models."""
     parts = [hardware(found), gains_table(found), rank_table(found.get("rank", []) + found.get("full_rank", []))]
-    return "\n\n".join(part for part in [*parts, demo_table(found.get("demo", []))] if part)
+    parts += [demo_table(found.get("demo", [])), tuned.table(found.get("tuned", []))]
+    return "\n\n".join(part for part in parts if part)
 
 
 def hardware(found: dict[str, Any]) -> str:
@@ -165,6 +167,7 @@ PARTS: dict[str, Callable[[bool], Any]] = {
     "steps": steps_part,
     "rank": rank_engine.measure,
     "demo": demo_sizes.measure,
+    "tuned": tuned.measure,
 }
 
 
