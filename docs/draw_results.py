@@ -162,10 +162,11 @@ def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
 def advice(heads: Mapping[str, Any]) -> list[str]:
     """Return the table of heads with exploratory estimates and costs, without perplexities."""
     recommendation = environment().get_template("claims.html.j2").module.recommendation
-    rows = [["head", "estimate", "parameters", "time", "memory", "Press rank"]]
+    rows = [["head", "at equal size", "at equal time", "parameters", "time", "memory", "Press rank"]]
     for row in heads["rows"]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
-        rows.append([row["label"], str(recommendation(row)).strip(), *costs, row["costs"]["press"]])
+        estimates = [str(recommendation(row)).strip(), row["at_time"]]
+        rows.append([row["label"], *estimates, *costs, row["costs"]["press"]])
     family = (
         f"Holm’s family: the {heads['tests']} such contrasts with an interval, at any size and rates. Of two p-values,"
     )

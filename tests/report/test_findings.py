@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, scatter
+from softmax_bottleneck.report import archive, compare, contrasts, dot_plot, findings, scatter
 from softmax_bottleneck.report.archive import FinishedStudy
 from trained_examples import Trained, near, study
 
@@ -118,7 +118,11 @@ def test_a_wider_softmax_in_the_time_of_mos_is_an_estimate() -> None:
     for level, state in ((40.0, "holds"), (50.0, "fails")):
         three = Trained(ppl=near(level), width=100, metrics={"sec_per_epoch": 20.0})
         assert found(study("wide", "ptb", softmax_100=three), slow)["equal-time"].state == state
-    assert "equal-time" not in found(slow)
+    narrow = study("narrow", "ptb", softmax_20=Trained(ppl=near(40), width=20, metrics={"sec_per_epoch": 20.0}))
+    assert "equal-time" not in found(slow, narrow)  # a narrower softmax is not what the same time buys
+    for studies, texts in (((wide, slow), 1), ((slow, narrow), 0)):
+        row = next(row for row in compare.head_table(studies)["rows"] if row["label"] == "MoS")
+        assert row["at_time"].count("n = 1") == texts and (row["at_time"] == "—") == (not texts)
 
 
 @pytest.mark.parametrize(

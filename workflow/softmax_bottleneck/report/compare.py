@@ -175,6 +175,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `cells`: for each column None, or a dict of texts (see `_cell`).
         * `costs`: {`size`, `time`, `press`, `effective`: ratio to the softmax, or rank, as text} in `measured_in`, but
           `time` is the range over the family; empty if the head has no runs there.
+        * `at_time`: changes against the best softmax that takes no more time, as text; a dash if none was timed.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`, `lower`, `higher`, `gain`, `basis`, `by_family`: see the function `advice`.
     """
@@ -196,6 +197,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         "family": "baseline",
         "cells": [_softmax_cell(softmax[setting]) for setting in settings],
         "costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most]),
+        "at_time": "the baseline",
         "memory": "1.0",
         "advice": "baseline",
     }
@@ -209,6 +211,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
             "family": declaration(heads[label]["name"]).family,
             "cells": [_cell(here[setting]) if setting in here else None for setting in settings],
             "costs": costs and costs | {"time": contrasts.time_range(counted)},
+            "at_time": _at_equal_time(found, own),
             "memory": numbers.number(memory().get(heads[label]["name"]), 1),
         }
         rows += [facts | advice(counted, adjusted, among_fair)] if own else []
@@ -221,6 +224,14 @@ def _adjusted(family: Iterable[Contrast]) -> dict[Contrast, float]:
     """Return {contrast: p-value after Holm's correction} of one family."""
     own = list(family)
     return dict(zip(own, holm([one.p for one in own]), strict=True))
+
+
+def _at_equal_time(found: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast]) -> str:
+    """Return a head's changes against the best softmax of any width that takes no more time (LSTMs, natural text)."""
+    equal = [one for one in of_head if one.setting.is_lstm and not one.setting.is_synthetic and one.is_equal_size]
+    rivals = [rival for one in equal if (rival := contrasts.at_equal_time(found, one))]
+    texts = [f"{rival.short_text} on {rival.setting.label}, n = {min(rival.n)}" for rival in rivals]
+    return "; ".join(texts) or "—"
 
 
 def _ranks(sample: contrasts.Sample) -> dict[str, str]:

@@ -467,22 +467,23 @@ def settings_of(found: Mapping[Model, Sample]) -> list[Setting]:
 
 
 def at_equal_time(found: Mapping[Model, Sample], contrast: Contrast) -> Contrast | None:
-    """Return the contrast with the softmax of any width that takes no more time, chosen by validation perplexity.
+    """Return the contrast with the best wider softmax that takes no more time, chosen by validation perplexity.
 
-    The two settings may differ in `embedding_size`. Return None if the best one is the baseline, or if no softmax was
-    timed on a machine of the model.
+    The two settings differ in `embedding_size`. Return None if no wider softmax was timed on a machine of the model.
     """
 
     def but_width(model: Model) -> tuple[Any, ...]:
         return {**model.setting.facts, "embedding_size": 0}, model.setting.dataset, model.head, model.options
 
+    def width(model: Model) -> float:
+        return float(model.setting.facts["embedding_size"])
+
     base = contrast.baseline.model
-    others = [sample for model, sample in found.items() if but_width(model) == but_width(base)]
-    rivals = [Contrast(contrast.label, contrast.model, sample) for sample in others]
+    alike = [model for model in found if but_width(model) == but_width(base) and width(model) > width(base)]
+    rivals = [Contrast(contrast.label, contrast.model, found[model]) for model in alike]
     rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
     order = {id(one): (one.baseline.mean(VALID_PPL), one.baseline.mean("parameters")) for one in rivals}
-    best = min(rivals, key=lambda rival: order[id(rival)], default=None)
-    return best if best and best.baseline.model.setting != base.setting else None
+    return min(rivals, key=lambda rival: order[id(rival)], default=None)
 
 
 def at_shared_rates(contrast: Contrast) -> Contrast:
