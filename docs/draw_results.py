@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records  # noqa: E402
 from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, numbers, source  # noqa: E402
 from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
-from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC  # noqa: E402
+from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
 
@@ -189,19 +189,23 @@ def all_heads(heads: Mapping[str, Any]) -> list[str]:
     return ["", *table(rows), ""]
 
 
+def verdict_counts(archives: Sequence[FinishedStudy]) -> list[str]:
+    """Return the number of conclusions per verdict of a study's first archive, and how many are alike in the others."""
+    first, *others = archives
+    found = [entry["verdict"] for entry in first.claims]
+    counts = ((found.count(name), name) for name in compare.OVERALL)
+    tally = ", ".join(f"{count} {name}" for count, name in counts if count)
+    lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
+    return [*lines, *(line for other in others for line in agreement(first, other)), ""]
+
+
 def results(archives: Sequence[FinishedStudy]) -> list[str]:
-    """Return a table of the main models for every corpus of a study; for the demonstration also its verdicts.
+    """Return a table of the main models for every corpus of a study.
 
     `archives` are those of the study, one per machine. The first archive that has a model gives its numbers.
     """
-    archived, *again = archives
+    archived = archives[0]
     lines: list[str] = []
-    if archived.study == PICTURED:
-        found_verdicts = [entry["verdict"] for entry in archived.claims]
-        counts = ((found_verdicts.count(name), name) for name in compare.OVERALL)
-        tally = ", ".join(f"{count} {name}" for count, name in counts if count)
-        lines = ["", f"Verdicts of this study on the conclusions of all papers: {tally}."]
-        lines += [line for other in again for line in agreement(archived, other)]
     shown = MODELS + {PICTURED: LAYERS, READING: BOTH}.get(archived.study, VARIED)
     for dataset, title in archived.corpora.items():
         having = {m: [one for one in archives if one.records.values(dataset, m, "test_ppl")] for m in shown}
@@ -231,16 +235,27 @@ def tests_of(studies: Sequence[FinishedStudy], source_name: str) -> dict[str, li
 
 
 def verdicts(studies: Sequence[FinishedStudy], source_name: str) -> list[str]:
-    """Return a table of the conclusions of one source: overall verdicts on natural text and on known distributions."""
-    rows = [["conclusion", "natural text", "known distribution"]]
+    """Return a table of the overall verdicts on one source's conclusions, on natural text and on known distributions.
+
+    Conclusions that no test decides have no row. A line below the table counts them.
+    """
+    rows, n_undecided = [["conclusion", "natural text", "known distribution"]], 0
     for name, tests in tests_of(studies, source_name).items():
         places: tuple[list[Any], list[Any]] = ([], [])
         for _, entry in tests:
             places[entry["dataset"].startswith(KNOWN)].append(entry)
-        cells = [f"{compare.overall(own)} ({len(own)})" if own else "—" for own in places]
-        rows.append([TEXTS[name]["statement"], *cells])
+        overall = [compare.overall(entries) if entries else "—" for entries in places]
+        if set(overall) <= {UNDECIDED, "—"}:
+            n_undecided += 1
+        else:
+            counts = [f" ({len(entries)})" if entries else "" for entries in places]
+            rows.append([TEXTS[name]["statement"], *map("".join, zip(overall, counts, strict=True))])
     shown = [index for index, column in enumerate(zip(*rows, strict=True)) if set(column[1:]) != {"—"}]
-    return ["", *table([[row[index] for index in shown] for row in rows]), ""]
+    lines = ["", *table([[row[index] for index in shown] for row in rows]), ""]
+    if n_undecided:
+        anchor = f"verdicts-{CLAIM_SOURCES[source_name].lower().replace(' ', '-')}"
+        lines += [f"Undecided in every test: {n_undecided} more ([numbers](evidence.md#{anchor})).", ""]
+    return lines
 
 
 def all_verdicts(studies: Sequence[FinishedStudy]) -> list[str]:
@@ -260,7 +275,7 @@ def all_verdicts(studies: Sequence[FinishedStudy]) -> list[str]:
 
 def stages(archived: FinishedStudy) -> list[str]:
     """Return a table of test perplexities after training, finetuning and dynamic evaluation, by corpus and head."""
-    rows = [["corpus", "head", "Press rank", "trained", "finetuned", "dynamic evaluation, with its n"]]
+    rows = [["corpus", "head", "Press rank", "trained", "finetuned", "dynamic evaluation (n)"]]
     for dataset, title in archived.corpora.items():
         first = title
         for model in (f"kanai-{head}" for head in KANAI):
@@ -283,12 +298,17 @@ def rank_demonstration(archived: FinishedStudy) -> list[str]:
     parts = found["condition"].str.extract(r"^K=(?P<K>\d+);.*equal mixing;?(?P<reading>.*)$")
     means = found.assign(**parts).groupby(["model", "reading", "K"])["value"].mean().unstack()
     readings = {"tanh": "", "no tanh": "tanh=False", "no tanh, inputs scaled by 0.9": "input_scale=0.9;tanh=False"}
-    rows = [["layer", *(f"K = {k}" for k in means.columns)]]
+    ranks: dict[str, list[str]] = {}
     for model, name in (("softmax", "Softmax"), ("moc", "MoC"), ("mos", "MoS")):
-        rows.append([f"{name}, published", *(f"{x:.0f}" for x in printed[printed["model"] == model]["value"])])
-        for label, reading in readings.items() if model == "mos" else [("every reading", "")]:
-            rows.append([f"{name}, {label}", *(f"{x:.0f}" for x in means.loc[(model, reading)])])
-    return ["", *table(rows), ""]
+        ranks[f"{name}, published"] = [f"{x:.0f}" for x in printed[printed["model"] == model]["value"]]
+        for label, reading in readings.items() if model == "mos" else [("here", "")]:
+            ranks[f"{name}, {label}"] = [f"{x:.0f}" for x in means.loc[(model, reading)]]
+    mixtures = {label: row for label, row in ranks.items() if label.startswith("MoS")}
+    bounded = [row for label, row in ranks.items() if label not in mixtures]
+    if all(row == bounded[0] for row in bounded):  # one row says it
+        ranks = {"Softmax and MoC, published and here": bounded[0]} | mixtures
+    head = ["layer", *(f"K = {k}" for k in means.columns)]
+    return ["", *table([head, *([label, *row] for label, row in ranks.items())]), ""]
 
 
 def dirichlet(archived: FinishedStudy) -> list[str]:
@@ -416,9 +436,8 @@ def agreement(first: FinishedStudy, other: FinishedStudy) -> list[str]:
     decided = [(verdict, verdicts[1].get(key)) for key, verdict in verdicts[0].items() if verdict in DECIDED]
     alike, opposite = (sum(two in DECIDED and (one == two) is same for one, two in decided) for same in (True, False))
     sentence = (
-        f"Another machine gives other bits. Of {len(decided)} decided conclusions on trained models, {alike} have the "
-        f"same verdict on {other.hardware} and {opposite} the opposite one; {len(decided) - alike - opposite} are not "
-        "decided there."
+        f"Of {len(decided)} decided conclusions on trained models, {other.hardware} gives the same verdict on {alike} "
+        f"and the opposite one on {opposite}; it leaves {len(decided) - alike - opposite} undecided."
     )
     return ["", sentence] if decided else []
 
@@ -457,6 +476,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "findings": lambda: lines,
         "estimates": partial(estimates, studies),
         "heads": partial(advice, heads),
+        "verdict counts": partial(verdict_counts, by_study[PICTURED]),
         "all numbers": partial(evidence, studies),
         "all heads": partial(all_heads, heads),
         "all verdicts": partial(all_verdicts, studies),
