@@ -108,7 +108,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     """Return the lines of README.md with the answer, its figure and the findings, and {path: SVG} of the figures."""
     found = findings.answer(studies)
     picture, count = found["picture"], found["counts"]
-    about = f"From {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
+    about = f"Results are from {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
     title = "Press rank against change of test perplexity, a dot per head"
     lines = [
         "",
@@ -141,7 +141,9 @@ def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
         rows.append([setting.label, change, one.short_text + size, share, f"{one.time} ×"])
     rest = [one.change for one in evidence.against("MoS") if not one.ends]
     ends = " to ".join(f"{numbers.number(end(rest), 0, signed=True)}" for end in (min, max))
-    lead = f"Settings with three seeds or more. In the [{len(rest)} others]({ALL}), MoS ranges from {ends} %."
+    lead = (
+        f"These settings have three seeds or more. In [{len(rest)} others]({ALL}), MoS changes perplexity by {ends} %."
+    )
     return ["", lead, "", *table(rows), ""]
 
 
@@ -167,10 +169,9 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
         estimates = [str(recommendation(row)).strip(), row["at_time"]]
         rows.append([row["label"], *estimates, *costs, row["costs"]["press"]])
-    family = (
-        f"Holm’s family: the {heads['tests']} such contrasts with an interval, at any size and rates. Of two p-values,"
-    )
-    return ["", *table(rows), "", f"{family} the first is over the {heads['fair']} at equal ones.", ""]
+    family = f"Holm’s correction is over the {heads['tests']} such contrasts with an interval, at any size and rates."
+    fair = f"Of two p-values, the first is over the {heads['fair']} contrasts at equal size and rates alone."
+    return ["", *table(rows), "", f"{family} {fair}", ""]
 
 
 # --- docs/results.md and docs/evidence.md -----------------------------------------------------------------------------
