@@ -60,11 +60,12 @@ def test_the_page_needs_nothing_from_outside(finished) -> None:
 
 
 def test_links_find_their_ids_and_tables_and_images_are_labelled(finished) -> None:
-    page = finished[1]
+    _, page, html = finished
     ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
     assert len(ids) == len(set(ids))
-    for attrs in page.all("a"):
-        assert not attrs["href"].startswith("#") or attrs["href"][1:] in ids, attrs
+    assert {attrs["href"][1:] for attrs in page.all("a") if attrs["href"].startswith("#")} <= set(ids)
+    entries = re.findall(r'<li><a href="#([a-z]+)\d{4}-[^"]+" title="[^"]*">([^<]+)</a>', html)  # the contents
+    assert entries and all(name.lower().startswith(f"{author}: ") for author, name in entries)
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
     assert levels.count(1) == 1 and all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert all(attrs["scope"] in {"col", "row", "rowgroup"} for attrs in page.all("th"))
@@ -77,8 +78,7 @@ def test_every_experiment_has_a_section_and_its_data(finished) -> None:
     sections = {attrs.get("id") for attrs in page.all("section")}
     assert {experiment.id for experiment in study.experiments} <= sections
     texts = downloads(page)
-    for experiment in study.experiments:
-        assert texts[f"{experiment.id}.csv"].count("\n") > 2
+    assert all(texts[f"{experiment.id}.csv"].count("\n") > 2 for experiment in study.experiments)
     runs = texts["fake-runs.csv"].splitlines()
     assert len(runs) == 1 + len(study.needed) and "test_ppl" in runs[0] and "spearman benchmark=MC-30" in runs[0]
 
