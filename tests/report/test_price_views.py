@@ -1,6 +1,8 @@
 """Prices of widths on natural distributions, from made-up numbers whose answers are known."""
 
+import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,8 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from softmax_bottleneck.records.records import STATE_COLUMNS, Records
+from softmax_bottleneck.report import findings
+from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.claims import CLAIMS, natural
+from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED, CorpusData
+from softmax_bottleneck.report.claims.verdict import judge
 from softmax_bottleneck.report.views import price
 from softmax_bottleneck.report.views.fits import Frames
+from softmax_bottleneck.statistics.intervals import Interval
 
 FREE = {1: 2.0, 2: 2.5, 3: 4.0, 9: 3.0}  # context-free KL by seed
 NAMES = {"softmax": "Softmax", "gss": "GSS", "mos": "MoS"}
@@ -17,11 +26,14 @@ NAMES = {"softmax": "Softmax", "gss": "GSS", "mos": "MoS"}
 
 def line(model: str, d: float, seed: int, kl: float, ms: float = 1.0, **more: Any) -> dict[str, Any]:
     own = {"truth": "text", "model": model, "d": d, "seed": seed, "kl_nats": kl, "update_ms": ms, "learning_rate": 0.2}
-    return own | {"kl_top_1": kl / 2, "kl_top_10": 0.9 * kl} | more
+    return own | {"head": model, "kl_top_1": kl / 2, "kl_top_10": 0.9 * kl} | more
 
 
-def frames(gains: dict[str, float], after: float = 0.0995) -> Frames:
-    """Fits whose gain is a share of the context-free KL, by model; `after`: KL with twice the updates (before: 0.1)."""
+def frames(gains: dict[str, float], after: float = 0.0995, softmax: float = 0.1, control: float | None = 0.1) -> Frames:
+    """Fits whose gain is a share of the context-free KL, by model; `after`: KL with twice the updates (before: 0.1).
+
+    `softmax` is its KL with twice the updates, and `control` the gain of MoS on the truth `mos` at width 64.
+    """
     lines = []
     for seed in (1, 2, 3):
         noise = 0.001 * seed
@@ -31,20 +43,28 @@ def frames(gains: dict[str, float], after: float = 0.0995) -> Frames:
             lines.append(line(model, 2.0, seed, kl, ms=4.0))
     for model in ("softmax", *gains):
         lines += [line(model, 2.0, 9, 0.1 + (rate != 0.2), rate=rate) for rate in (0.1, 0.2, 0.5)]
-        lines.append(line(model, 2.0, 9, after, updates=20))
-    truths = pd.DataFrame([{"truth": "text", "seed": seed, "kl_no_context_nats": free, "kept_mass": 0.75}
-                           for seed, free in FREE.items()])  # fmt: skip
-    return Frames(pd.DataFrame(lines), truths, NAMES)
+        lines.append(line(model, 2.0, 9, softmax if model == "softmax" else after, updates=20))
+    if control is not None:
+        lines += [line("softmax", 64, 1, 0.4, truth="mos"), line("mos", 64, 1, 0.4 - 2 * control, truth="mos")]
+    truths = [{"truth": truth, "seed": seed, "kl_no_context_nats": free, "kept_mass": 0.75}
+              for truth in ("text", "mos") for seed, free in FREE.items()]  # fmt: skip
+    return Frames(pd.DataFrame(lines), pd.DataFrame(truths), NAMES)
+
+
+def prices(made: Frames) -> dict[tuple[str, float], natural.Price]:
+    found = natural.prices(made.fits, made.truths)
+    return {(price.model, price.width): price for price in found if price.truth == "text"}
 
 
 def test_prices_and_gains_are_those_computed_by_hand():
-    found = {(one.model, one.width): one for one in price.prices(frames({"gss": 0.02}))}
+    found = prices(frames({"gss": 0.02}))
     assert set(found) == {("softmax", 2), ("softmax", 8), ("gss", 2)}
     softmax, gss = found["softmax", 2], found["gss", 2]
-    kl = [FREE[seed] * (0.2 + 0.001 * seed) / 2 for seed in (1, 2, 3)]
-    half = stats.t.ppf(0.975, 2) * np.std(kl, ddof=1) / math.sqrt(3)
-    assert (softmax.kl.value, softmax.kl.high) == pytest.approx((np.mean(kl), np.mean(kl) + half))
-    assert softmax.share == pytest.approx((0.201 + 0.202 + 0.203) / 6) and softmax.gain.value == 0
+    shares = [(0.2 + 0.001 * seed) / 2 for seed in (1, 2, 3)]
+    half = stats.t.ppf(0.975, 2) * np.std(shares, ddof=1) / math.sqrt(3)
+    assert (softmax.share.value, softmax.share.high) == pytest.approx((np.mean(shares), np.mean(shares) + half))
+    assert softmax.kl == pytest.approx(np.mean([FREE[n + 1] * share for n, share in enumerate(shares)]))
+    assert softmax.gain.value == 0
     gains = [0.02 + 0.0001 * seed for seed in (1, 2, 3)]
     assert gss.gain.value == pytest.approx(np.mean(gains))
     assert gss.gain.low == pytest.approx(np.mean(gains) - stats.t.ppf(0.975, 2) * 0.0001 / math.sqrt(3))
@@ -53,37 +73,155 @@ def test_prices_and_gains_are_those_computed_by_hand():
     assert gss.at_time.value == pytest.approx(np.mean(at_time))
 
 
-@pytest.mark.parametrize(("gain", "after", "verdict"), [
-    (0.06, 0.0995, "pays"), (0.02, 0.0995, "small gain"), (-0.02, 0.0995, "loses"), (0.0, 0.0995, "open"),
-    (0.06, 0.084, "not converged"), (0.06, 0.0975, "pays"), (0.06, 0.0860, "pays"),
+@pytest.mark.parametrize(("ms", "kl", "at_time"), [
+    (2.0, 0.4, 0.4), (8.0, 0.1, 0.1), (4.0, 0.1, 0.2), (4.0, 0.9, 0.4), (8.1, 0.1, math.nan), (1.9, 0.1, math.nan),
 ])  # fmt: skip
-def test_verdicts_need_the_margin_the_interval_and_converged_fits(gain, after, verdict):
-    # With twice the updates, KL may change by 2 % of 0.1 or by a tenth of 5 % of 3 nats: 0.015.
-    (found,) = (one for one in price.prices(frames({"gss": gain}, after)) if one.model == "gss")
+def test_the_softmax_at_equal_time_is_the_best_within_that_time(ms, kl, at_time):
+    """Updates of 2 and 8 ms with KL 0.4 and `kl`: a wider softmax with a larger KL does not count."""
+    softmax = pd.DataFrame({"update_ms": [2.0, 8.0], "kl_nats": [0.4, kl]})
+    assert natural._at_time(softmax, ms) == pytest.approx(at_time, nan_ok=True)
+
+
+@pytest.mark.parametrize(("gain", "after", "softmax", "verdict"), [
+    (0.06, 0.0995, 0.1, "pays"), (0.02, 0.0995, 0.1, "small gain"), (-0.02, 0.0995, 0.1, "small loss"),
+    (-0.06, 0.0995, 0.1, "loses"), (0.0, 0.0995, 0.1, "open"), (0.06, 0.0860, 0.1, "pays"),
+    (0.06, 0.084, 0.1, "not judged: not converged"), (0.06, 0.0995, 0.08, "not judged: softmax not converged"),
+    (0.0498, 0.0995, 0.1, "small gain"), (0.0497, 0.0995, 0.1, "small gain"), (0.0499, 0.0995, 0.1, "pays"),
+])  # fmt: skip
+def test_verdicts_need_the_margin_the_interval_and_converged_fits(gain, after, softmax, verdict):
+    # With twice the updates, KL may change by 2 % of 0.1 or by a tenth of 5 % of 3 nats: 0.015. A gain is 0.0002 more.
+    found = prices(frames({"gss": gain}, after, softmax))["gss", 2]
     assert found.verdict == verdict and not found.edge
 
 
-def test_p_values_are_those_of_scipy_with_holms_correction():
-    found = {one.model: one.p for one in price.prices(frames({"gss": 0.0005, "mos": 0.002})) if one.model != "softmax"}
+@pytest.mark.parametrize(("control", "verdict"), [
+    (0.01, "pays"), (-0.01, "not judged: control failed"), (0.0, "not judged: control failed"),
+    (None, "not judged: control not run"),
+])  # fmt: skip
+def test_mixtures_are_judged_only_if_the_control_passes(control, verdict):
+    found = prices(frames({"gss": 0.06, "moc": 0.06, "mos": 0.06, "multi-facet": 0.06}, control=control))
+    assert {model: found[model, 2].verdict for model in ("moc", "mos", "multi-facet")} == dict.fromkeys(
+        ("moc", "mos", "multi-facet"), verdict
+    )
+    assert found["gss", 2].verdict == "pays"  # no mixture
+
+
+def test_p_values_are_those_of_scipy_with_holms_correction_over_truths():
+    made = frames({"gss": 0.0005, "mos": 0.002})
+    other = made.fits[made.fits["truth"] == "text"].assign(truth="other")
+    truths = made.truths[made.truths["truth"] == "text"].assign(truth="other")
+    found = natural.prices(pd.concat([made.fits, other]), pd.concat([made.truths, truths]))
     raw = {model: stats.ttest_1samp([gain + 0.0001 * seed for seed in (1, 2, 3)], 0).pvalue
            for model, gain in (("gss", 0.0005), ("mos", 0.002))}  # fmt: skip
-    assert raw["mos"] < raw["gss"]
-    assert found == pytest.approx({"mos": 2 * raw["mos"], "gss": max(raw["gss"], 2 * raw["mos"])}, rel=1e-6)
+    assert raw["mos"] < raw["gss"] < 0.05
+    corrected = {"mos": 4 * raw["mos"], "gss": max(4 * raw["mos"], 2 * raw["gss"])}  # two heads and two truths
+    own = [(price.model, price.p) for price in found if price.model != "softmax" and price.truth != "mos"]
+    assert len(own) == 4 and all(p == pytest.approx(corrected[model], rel=1e-6) for model, p in own)
+    assert [price.truth for price in found] == sorted(price.truth for price in found)  # a section per truth
+
+
+def test_one_or_two_seeds_decide_nothing():
+    made = frames({"gss": 0.06})
+    for seeds in ([1], [1, 2]):
+        fits = made.fits[made.fits["seed"].isin([*seeds, 9])]
+        found = prices(Frames(fits, made.truths, NAMES))["gss", 2]
+        assert (found.verdict, found.is_undecided, math.isnan(found.p)) == ("open", True, True)
 
 
 def test_a_step_size_at_the_edge_of_the_search_is_marked():
     made = frames({"gss": 0.02})
     edge = made.fits["rate"].isna() | (made.fits["rate"] <= 0.2)
-    found = price.prices(Frames(made.fits[edge], made.truths, NAMES))
-    assert {one.edge for one in found} == {True}
+    assert {one.edge for one in prices(Frames(made.fits[edge], made.truths, NAMES)).values()} == {True}
+
+
+def cell(truth: str, model: str, width: float, gain: float, **facts: Any) -> natural.Price:
+    """A judged price whose interval is 0.01 wide to each side; the softmax of the truth loses 0.2."""
+    near = [Interval(value, value - 0.01, value + 0.01, (3,), 0.01, 3) for value in (0.2 - gain, gain, gain)]
+    shape = dict(zip(("share", "gain", "at_time"), near, strict=True))
+    plain = {"kl": 0.1, "p": 0.5, "unjudged": "", "edge": False, "head": model}
+    return natural.Price(truth=truth, model=model, width=width, **shape | plain | facts)
+
+
+def table(**gains: float | str) -> list[natural.Price]:
+    """Prices of a softmax, GSS and MoC: a number is the gain of GSS at width 64 on a truth, a text why none is judged.
+
+    MoC, of the softmax's rank, and GSS at width 8 always pay, which must count for nothing.
+    """
+    cells = []
+    for truth, gain in gains.items():
+        is_judged = not isinstance(gain, str)
+        cells += [cell(truth, "softmax", width, 0.0) for width in (8, 64)]
+        cells += [cell(truth, "moc", 64, 0.1), cell(truth, "gss", 8, 0.1)]
+        cells.append(cell(truth, "gss", 64, gain if is_judged else 0.1, unjudged="" if is_judged else gain))
+    return cells
+
+
+@pytest.mark.parametrize(("gains", "overall"), [
+    ({"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.04}, "none"), ({"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.0}, "most"),
+    ({"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.1}, "depends"), ({"a": 0.1, "b": 0.1, "c": 0.0, "d": 0.0}, "depends"),
+    ({"a": 0.1, "b": 0.1, "c": 0.1, "d": "not converged"}, "most"),  # whatever the fourth is
+    ({"a": 0.1, "b": 0.0, "c": 0.0, "d": "not converged"}, "depends"),
+    ({"a": 0.1, "b": 0.1, "c": 0.0, "d": "not converged"}, "open"), ({"a": 0.0, "b": 0.0, "c": 0.0}, "open"),  # no d
+    ({name: "not converged" for name in "abcd"}, "open"), ({}, "open"),
+])  # fmt: skip
+def test_the_outcome_is_that_of_the_declaration(gains, overall):
+    found, verdicts = natural.outcome(table(**gains), ("a", "b", "c", "d"))
+    assert found == overall
+    kinds = {float: lambda gain: "pays" if gain >= 0.05 else "none", str: lambda _: "open", type(None): lambda _: "open"}
+    assert verdicts == {name: kinds[type(gains.get(name))](gains.get(name)) for name in "abcd"}
+
+
+def test_missing_cells_are_open_except_where_the_softmax_loses_too_little():
+    cells = [*table(a=0.0, b=0.0), cell("a", "multi-facet", 16, 0.0), cell("a", "mos", 256, 0.0)]
+    assert natural.outcome(cells, ("a", "b"))[1] == {"a": "none", "b": "open"}
+    low = [cell("b", "softmax", width, 0.0, share=Interval(0.04, 0.03, 0.05, (3,), 0, 3)) for width in (16, 256)]
+    assert natural.outcome([*cells, *low], ("a", "b"))[1] == {"a": "none", "b": "none"}
+    assert natural.hopeless(low) == [16, 256] and natural.hopeless(table(a=0.0)) == []
+    assert "16, 256" in natural.sentence([*cells, *low], "b")
+
+
+def records(gains: dict[str, float]) -> Records:
+    """Records of GSS and MoS at width 64 on the four truths, with a gain of GSS by truth; MoS gains nothing."""
+    rows = []
+    for truth, seed in itertools.product(natural.TRUTHS, (1, 2, 3, 9)):
+        where = f"truth={truth};N=9;V=9"
+        rows.append(("law", where, "kl_no_context_nats", 2.0, seed))
+        ways = [";rate=0.1", ";rate=0.2", ";rate=0.5", ";updates=20"] if seed == 9 else [""]
+        for way, (model, gain) in itertools.product(ways, {"softmax": 0.0, "gss": gains[truth], "mos": 0.001}.items()):
+            facts = {"kl_nats": 2 * (0.2 - gain + 1e-5 * seed * (model == "gss")), "update_ms": 1, "learning_rate": 0.2}
+            rows += [(model, f"{where}{way};d=64;head={model}", *fact, seed) for fact in facts.items()]
+    lines = [{"dataset": "synthetic", "table": "price", "model": m, "condition": c, "metric": k, "value": v, "seed": s,
+              "run_id": ""} for m, c, k, v, s in rows]  # fmt: skip
+    return Records(pd.DataFrame(lines), pd.DataFrame(columns=list(STATE_COLUMNS)))
+
+
+@pytest.mark.parametrize(("paying", "verdict", "state"), [
+    (("smollm2", "n-gram", "mos"), REPRODUCED, "fails"), ((), NOT_REPRODUCED, "holds"),
+    (("mos",), NOT_REPRODUCED, "depends"),
+])  # fmt: skip
+def test_the_claim_and_the_finding_follow_the_outcome(paying, verdict, state):
+    made = records({truth: 0.06 if truth in paying else 0.0 for truth in natural.TRUTHS})
+    (claim,) = (claim for claim in CLAIMS if claim.id == "rank-pays")
+    entry = judge(CorpusData(made, SYNTHETIC), claim)
+    assert (entry.verdict, entry.numbers[0].value) == (verdict, 25 * len(paying))
+    study = FinishedStudy("price", "price", "price", "cpu", {}, [], made)
+    finding = findings.natural_distributions(findings.Evidence([study], {}, []))
+    assert finding.state == state and finding.facts["pays"] == len(paying) and len(finding.figure.rows) == 4
+    texts = findings.TEXTS["findings"]["natural-distributions"]
+    assert all(len(text.format(**finding.facts).split()) <= 20 for text in texts["short"].values())
+    few = replace(made, rows=made.rows[~made.rows["condition"].str.contains("truth=mos")])  # and no control
+    opened = judge(CorpusData(few, SYNTHETIC), claim)
+    assert (opened.verdict, str(opened.reason.code)) == (UNDECIDED, "prices_judged")
 
 
 def test_tables_and_figure_show_every_price(monkeypatch):
     made = frames({"gss": 0.02, "mos": 0.06})
+    shown = made.fits["truth"] == "text"
+    made = Frames(made.fits[shown], made.truths, NAMES)
     monkeypatch.setattr(price.Frames, "of", lambda source, fits: made)
     (section,) = price.price_table(None, fits="price")  # type: ignore[arg-type]
     cells = {row.key: row.cells for row in section.rows}
-    assert [len(cells[model]) for model in NAMES] == [2, 2, 2] and "pays" in cells["mos"][0].note
+    assert [len(cells[model]) for model in NAMES] == [2, 2, 2] and "control not run" in cells["mos"][0].note
     assert cells["gss"][1].measured is None and not cells["gss"][1].wanted
     (top,) = price.price_top_table(None, fits="price", width=2)  # type: ignore[arg-type]
     row = {row.key: [cell.measured.mean for cell in row.cells if cell.measured] for row in top.rows}["softmax"]

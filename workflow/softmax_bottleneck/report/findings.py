@@ -20,6 +20,7 @@ from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.report import contrasts, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import known_distributions as fits
+from softmax_bottleneck.report.claims import natural
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
 from softmax_bottleneck.report.contrasts import Contrast, Model, Named, Sample
@@ -361,7 +362,36 @@ def _rival(contrast: Contrast) -> str:
     return f"{where}: {contrast.text.partition(': ')[2]}; single runs: {contrast.single_time} × seconds per epoch"
 
 
-IN_ORDER = (mixing_contexts, mixing_probabilities, rank_without_mixing, known_distributions, equal_time)
+def natural_distributions(evidence: Evidence) -> Finding | None:
+    """Return the finding that no head with more rank pays on natural distributions; None without fits to any.
+
+    It fails if one pays on most of them; the state is DEPENDS if on some, and OPEN if premises leave it undecided.
+    The figure has the largest judged gain on every distribution.
+    """
+    tables = [(study, table) for study in evidence.studies if (table := natural.prices_of(study.records))]
+    if not tables:
+        return None
+    study, table = max(tables, key=lambda pair: len(pair[1]))
+    overall, verdicts = natural.outcome(table)
+    pays, undecided = (list(verdicts.values()).count(verdict) for verdict in (natural.PAYS, natural.OPEN))
+    cells = sorted(natural.candidates(table), key=lambda cell: cell.gain.value)
+    best = {cell.truth: cell for cell in cells if not cell.is_undecided}.values()
+    gains = [(f"{cell.truth}: {cell.model}, d = {cell.width:g}", cell.gain) for cell in best]
+    rows = [Row(name, 100 * gain.value, 100 * gain.low, 100 * gain.high) for name, gain in gains]
+    return Finding(
+        state={natural.NONE: HOLDS, natural.MOST: FAILS}.get(overall, overall),
+        number=f"A head with more rank pays on {pays} of {len(verdicts)} distributions",
+        figure=DotPlot(rows, "largest gain of a head with more rank, % of the context-free KL"),
+        studies=[study.name],
+        is_named=True,
+        facts={"pays": pays, "count": len(verdicts), "open": undecided},
+        details=[f"{truth}: {natural.sentence(table, truth)}" for truth in verdicts]
+        + [f"Mixtures: {natural.control(table) or natural.PASSED}."],
+    )
+
+
+IN_ORDER = (mixing_contexts, mixing_probabilities, rank_without_mixing, natural_distributions, known_distributions,
+            equal_time)  # fmt: skip
 FINDINGS: Mapping[str, Callable[[Evidence], Finding | None]] = {  # named as in report/findings.yaml
     find.__name__.replace("_", "-"): find for find in IN_ORDER
 }

@@ -12,13 +12,13 @@ from functools import partial
 from typing import Any
 
 from softmax_bottleneck.records.records import Records
-from softmax_bottleneck.report.claims import both_sides, known_distributions, rules, trained_models
+from softmax_bottleneck.report.claims import both_sides, known_distributions, natural, rules, trained_models
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, VERDICTS, CorpusData
 from softmax_bottleneck.report.claims.verdict import CONCLUSIONS, TEXTS, Claim, Entry, judge
 from softmax_bottleneck.store import provenance
 from softmax_bottleneck.study import Study
 
-NAMES = ChainMap(*map(vars, (both_sides, trained_models, known_distributions, rules)))
+NAMES = ChainMap(*map(vars, (both_sides, trained_models, natural, known_distributions, rules)))
 
 
 def _claim(name: str, texts: Mapping[str, Any]) -> Claim:

@@ -20,6 +20,7 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.statistics.intervals import smallest, student
+from softmax_bottleneck.study.languages import RepeatSettings
 
 TOP = ("dataset", "model", "seed", "V", "d", "draws", TOP_M, "low", "high", "median")
 
@@ -42,11 +43,16 @@ def _values(data: r.CorpusData, path: str, metric: str) -> dict[int, float]:
     return data.records.values(dataset, model, metric)
 
 
+def coverage(text: RepeatSettings, steps: float, batch_size: int = 1) -> float:
+    """Return how many sequences of every trained token are read in some updates of `batch_size` sequences."""
+    return steps * batch_size / (text.vocabulary_size - text.held_out)
+
+
 def _coverage(data: r.CorpusData, path: str) -> list[float]:
     """Return the log coverage of every run, up to the log of the batch size, which comparisons cancel."""
     dataset = bundled_dataset(path.split("/")[0])
-    trained = dataset.repeat.vocabulary_size - dataset.repeat.held_out if dataset and dataset.repeat else 1
-    return [math.log(steps / trained) for steps in _values(data, path, STEPS).values()]
+    text = dataset.repeat if dataset else None
+    return [math.log(coverage(text, steps)) for steps in _values(data, path, STEPS).values()] if text else []
 
 
 def _held_out(data: r.CorpusData, path: str) -> list[float]:

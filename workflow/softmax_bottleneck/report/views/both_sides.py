@@ -11,7 +11,7 @@ from softmax_bottleneck.corpora.repeat import LEARNED
 from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, STEPS, TOP_M
 from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report import plots
-from softmax_bottleneck.report.claims.both_sides import top_sizes
+from softmax_bottleneck.report.claims.both_sides import coverage, top_sizes
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import Run, Study
 
@@ -25,19 +25,16 @@ def repeated_runs(study: Study, records: Records, runs: tuple[Run, ...]) -> pd.D
     `ratio` is V / d. `coverage` is the number of sequences of every trained token that were read when training ended,
     which is when the accuracy was at least LEARNED, or when all sequences had been read.
     """
-    rows = []
+    rows, metrics = [], (STEPS, ACCURACY, ACCURACY_HELD_OUT)
     for run in runs:
-        values = {
-            metric: records.values(run.dataset, run.model, metric).get(run.seed)
-            for metric in (STEPS, ACCURACY, ACCURACY_HELD_OUT)
-        }
-        repeat, body = study.datasets[run.dataset].repeat, run.body
-        if repeat and (steps := values[STEPS]) is not None:
-            names = {"dataset": run.dataset, "model": run.model, "seed": run.seed, "head": run.head.name}
-            words, kind = repeat.vocabulary_size, f"{body.kind}, {'tied' if body.tied else 'untied'}"
+        values = {metric: records.values(run.dataset, run.model, metric).get(run.seed) for metric in metrics}
+        text, body, steps = study.datasets[run.dataset].repeat, run.body, values[STEPS]
+        if text and steps is not None:
+            words, kind = text.vocabulary_size, f"{body.kind}, {'tied' if body.tied else 'untied'}"
             sizes = {"body": kind, "d": body.embedding_size, "V": words, "ratio": words / body.embedding_size}
-            read = {"coverage": steps * run.schedule.batch_size / (words - repeat.held_out)}
-            rows.append(names | sizes | read | values)
+            sizes["coverage"] = coverage(text, steps, run.schedule.batch_size)
+            names = {"dataset": run.dataset, "model": run.model, "seed": run.seed, "head": run.head.name}
+            rows.append(names | sizes | values)
     return pd.DataFrame(rows, columns=list(RUNS))
 
 
@@ -58,7 +55,7 @@ def repeat_figure(source: Source) -> plots.Drawing:
         for (head, width), line in groups(own, "head", "d"):
             style, means = looks[head], line.groupby("ratio")[column].mean()
             panel.plot(means.index, means, color=style.colour, linestyle=style.dash)
-            panel.annotate(f" d = {width}", (means.index[-1], means.iloc[-1]), color=style.colour, fontsize=8)
+            panel.annotate(f" d = {width}", (means.index[-1], means.iloc[-1]), color=style.colour, fontsize=9)
             for learned, points in line.groupby(line[ACCURACY] >= LEARNED):
                 panel.plot(points["ratio"], points[column], **style.dot | ({} if learned else {"marker": "x"}))
         plots.log_x(panel, sorted({round(ratio, 1) for ratio in own["ratio"]}))

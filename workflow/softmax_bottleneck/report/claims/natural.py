@@ -1,0 +1,249 @@
+"""The price of the bottleneck on natural distributions, and whether a head with more rank pays (config/price.yaml).
+
+The *price* of a head at width d is its mean KL(P*||Q) as a share of the context-free KL, i.e. that of the best model
+that sees no context. Its *gain* is the softmax's price minus its own. Margins, premises and outcomes are those that
+the first lines of config/price.yaml declared before the first run.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from softmax_bottleneck.heads.registry import declaration
+from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT
+from softmax_bottleneck.records.records import Records
+from softmax_bottleneck.report.claims import rules as r
+from softmax_bottleneck.report.claims.known_distributions import BASELINE, wide
+from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
+from softmax_bottleneck.statistics.intervals import ALPHA, MIN_RUNS, Float64, Interval, student
+from softmax_bottleneck.statistics.pooled import holm
+
+MARGIN = 0.05  # share of the context-free KL by which a head must be better to pay
+CHANGE, TENTH = 0.02, 0.1  # converged: twice the updates change KL by less than 2 %, or by a tenth of the margin
+LEAST_WIDTH = 16  # the smallest width at which paying counts
+TRUTHS = ("smollm2", "n-gram", "mixture", "mos")
+CONTROL = ("mos", 64, "mos")  # truth, width and model: there the model must lose less than the softmax
+UPDATE_MS, PASSED = "update_ms", "control passed"
+PAYS, NONE, OPEN = "pays", "none", "open"  # verdicts on a truth
+MOST, DEPENDS = "most", "depends"  # further overall outcomes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """The price of a head at one width and truth, over the seeds that the softmax has, too.
+
+    Attributes:
+        truth, width, model, head: the true distribution, the planned width, the name of the model and that of its head.
+        kl: mean KL in nats.
+        share: the price.
+        gain: gain on the softmax of the same planned width.
+        at_time: gain on the softmax that takes as long for an update, which is as wide as that allows; nan if that
+            is narrower or wider than all widths, or if a softmax of the search has not converged.
+        p: p-value of the gain, Holm-corrected over all truths, widths and heads; nan for the softmax.
+        unjudged: the broken premise because of which nothing is concluded, such as `not converged`; or empty.
+        edge: True if the chosen step size is the smallest or the largest that was tried.
+    """
+
+    truth: str
+    width: float
+    model: str
+    head: str
+    kl: float
+    share: Interval
+    gain: Interval
+    at_time: Interval
+    p: float
+    unjudged: str
+    edge: bool
+
+    @property
+    def verdict(self) -> str:
+        """`pays`, `loses`, `small gain`, `small loss` or `open`; or that the cell is not judged, and why."""
+        if self.unjudged:
+            return f"not judged: {self.unjudged}"
+        if abs(self.gain.value) >= MARGIN and self.gain.low * self.gain.high > 0:
+            return PAYS if self.gain.value > 0 else "loses"
+        if not self.p < ALPHA:
+            return OPEN
+        return "small gain" if self.gain.value > 0 else "small loss"
+
+    @property
+    def pays_at_time(self) -> bool:
+        """True if the head pays in comparison with the softmax that takes as long."""
+        return not self.unjudged and self.at_time.low > 0 and self.at_time.value >= MARGIN
+
+    @property
+    def is_undecided(self) -> bool:
+        """True if premises or seeds are missing to say whether the head pays."""
+        return bool(self.unjudged) or not math.isfinite(self.gain.low)
+
+
+# --- from fits to prices --------------------------------------------------------------------------------------------
+def prices_of(records: Records) -> list[Price]:
+    """Return the prices of the first plan of fits to natural distributions in some records."""
+    rows = records.synthetic
+    rows = rows[rows["condition"].str.contains("(?:^|;)truth=")]
+    rows = rows[rows["table"].isin(rows["table"].iloc[:1])]
+    return prices(wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH]))
+
+
+def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
+    """Return the price of every truth, width and head, from a line per fit and a line per truth and seed."""
+    if not {KL, UPDATE_MS, "truth"} <= set(fits):
+        return []
+    free = truths.drop_duplicates(["truth", "seed"])[["truth", "seed", KL_NO_CONTEXT]]
+    fits = fits.reindex(columns=list(dict.fromkeys([*fits, "rate", "updates"])))
+    fits = fits.merge(free.rename(columns={KL_NO_CONTEXT: "free"}), on=["truth", "seed"])
+    converged = {key: _converged(part) for key, part in fits.groupby(["truth", "model"])}
+    tried = fits.groupby(["truth", "model"])["rate"].agg(["min", "max"])
+    own = compared(fits)
+    softmax = own[own["model"] == BASELINE].sort_values(UPDATE_MS)
+    own = own.merge(softmax[["truth", "d", "seed", KL]], on=["truth", "d", "seed"], suffixes=("", "_equal"))
+    rivals = dict(list(softmax.groupby(["truth", "seed"])))
+    times = [
+        _at_time(rivals[truth, seed], ms) if all(converged[truth, BASELINE].values()) else math.nan
+        for truth, seed, ms in zip(own["truth"], own["seed"], own[UPDATE_MS], strict=True)
+    ]
+    sides = {"share": own[KL], "gain": own[f"{KL}_equal"] - own[KL], "at_time": times - own[KL]}
+    own = own.assign(**{name: side / own["free"] for name, side in sides.items()})
+    found, groups = list[Price](), cast("Any", own.groupby(["truth", "model", "head", "d"]))
+    for (truth, model, head, width), part in groups:
+        share, gain, at_time = (student([part[[name]].to_numpy()], ALPHA / 2) for name in sides)
+        names = {BASELINE: f"{BASELINE} not converged", model: "not converged"}
+        broken = [text for name, text in names.items() if not _is_sound(converged[truth, name], width)]
+        ends, rate = tried.loc[(truth, model)], part["learning_rate"].iloc[0]
+        found.append(Price(
+            truth=truth, width=width, model=model, head=head, kl=float(part[KL].mean()), share=share, gain=gain,
+            at_time=at_time, p=math.nan if model == BASELINE else _p_value(gain), unjudged="".join(broken[-1:]),
+            edge=not ends["min"] < rate < ends["max"],
+        ))  # fmt: skip
+    failed, adjusted = control(found), holm([price.p for price in found])
+    reasons = [failed if declaration(price.head).family == "mixture" else "" for price in found]
+    corrected = zip(found, adjusted, reasons, strict=True)
+    return [replace(price, p=p, unjudged=why or price.unjudged) for price, p, why in corrected]
+
+
+def compared(fits: pd.DataFrame) -> pd.DataFrame:
+    """Return the fits that are compared: those of no search, which have no `rate` and no `updates`."""
+    return fits[fits.reindex(columns=["rate", "updates"]).isna().all(axis=1)]
+
+
+def _p_value(gain: Interval) -> float:
+    """Return the two-sided p-value of a mean gain by Student's test over seeds; nan without an interval."""
+    if gain.n[0] < MIN_RUNS:
+        return math.nan
+    return float(2 * special.stdtr(gain.n[0] - 1, -abs(gain.value) / max(gain.spread, 1e-300) * math.sqrt(gain.n[0])))
+
+
+def _at_time(softmax: pd.DataFrame, ms: float) -> float:
+    """Return the lowest KL of one seed's softmaxes whose update takes at most `ms`, interpolated on log scales.
+
+    `softmax` is sorted by time. Outside of its times the result is nan.
+    """
+    times, kl = (np.log(softmax[name].clip(lower=1e-9).to_numpy()) for name in (UPDATE_MS, KL))
+    return float(np.exp(np.interp(math.log(ms), times, np.minimum.accumulate(kl), left=math.nan, right=math.nan)))
+
+
+def _converged(search: pd.DataFrame) -> dict[float, bool]:
+    """Return {searched width: True if twice the updates hardly change KL} of a model at a truth (CHANGE, TENTH)."""
+    longer, tried = search[search["updates"].notna()], search[search["rate"].notna()]
+    both = longer.merge(tried, "left", left_on=["d", "learning_rate"], right_on=["d", "rate"], suffixes=("_after", ""))
+    change = (both[f"{KL}_after"] - both[KL]).abs()
+    small = (change < CHANGE * both[KL]) | (change < TENTH * MARGIN * both["free"])
+    return dict(zip(both["d"], small, strict=True))
+
+
+def _is_sound(converged: Mapping[float, bool], width: float) -> bool:
+    """Return True if a model has converged at the searched width nearest to `width`."""
+    return bool(converged) and bool(converged[min(converged, key=lambda d: abs(math.log(d / width)))])
+
+
+def control(table: Iterable[Price]) -> str:
+    """Return why nothing is concluded about mixtures: `control failed` or `control not run`; empty if it passed."""
+    gains = [price.gain.value for price in table if (price.truth, price.width, price.model) == CONTROL]
+    if not gains:
+        return "control not run"
+    return "" if gains[0] > 0 else "control failed"
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+def outcome(table: Sequence[Price], truths: Sequence[str] = TRUTHS) -> tuple[str, dict[str, str]]:
+    """Return the outcome that a table of prices shows, and the verdict on every truth.
+
+    The verdict is PAYS if a head with more rank pays at width LEAST_WIDTH or more, and NONE if none does. It is OPEN if
+    a cell is missing or undecided that could change this. The outcome is MOST if a head pays on more than half of the
+    truths, NONE if on none, otherwise DEPENDS; or OPEN if open truths could change it.
+    """
+    verdicts = {truth: _verdict([price for price in table if price.truth == truth], table) for truth in truths}
+    pays = list(verdicts.values()).count(PAYS)
+    least, most = (_overall(count, len(truths)) for count in (pays, pays + list(verdicts.values()).count(OPEN)))
+    return least if least == most else OPEN, verdicts
+
+
+def _overall(pays: int, truths: int) -> str:
+    if 2 * pays > truths:
+        return MOST
+    return DEPENDS if pays else NONE
+
+
+def _verdict(own: Sequence[Price], table: Sequence[Price]) -> str:
+    """Return the verdict on a truth from its prices `own`; a head that other truths of the table have is expected."""
+    if any(price.verdict == PAYS for price in candidates(own)):
+        return PAYS
+    cells = {(price.model, price.width): price.is_undecided for price in own}
+    wanted = {(price.model, price.width) for price in candidates(table)}
+    is_open = any(cells.get(cell, True) for cell in wanted if cell[1] not in hopeless(own))
+    return OPEN if is_open or not wanted or not own else NONE
+
+
+def candidates(table: Iterable[Price]) -> list[Price]:
+    """Return the prices that decide: those at width LEAST_WIDTH or more of heads with more rank than a softmax."""
+    return [one for one in table if one.width >= LEAST_WIDTH and not declaration(one.head).is_log_linear]
+
+
+def hopeless(own: Iterable[Price]) -> list[float]:
+    """Return the widths at which no head can pay on a truth with prices `own`: the softmax loses less than MARGIN."""
+    return sorted(price.width for price in own if price.model == BASELINE and price.share.value < MARGIN)
+
+
+def sentence(table: Sequence[Price], truth: str) -> str:
+    """Return the verdict on a truth as text, with the heads that pay and the widths at which none can."""
+    own = [price for price in table if price.truth == truth]
+    paying = [one for one in candidates(own) if one.verdict == PAYS]
+    names = [f"{one.model} at d = {one.width:g}" + ", also at equal time" * one.pays_at_time for one in paying]
+    texts = {
+        PAYS: f"A head with more rank pays ({'; '.join(names)}).",
+        OPEN: "Whether a head with more rank pays is open.",
+    }
+    text = texts.get(_verdict(own, table), f"No head with more rank pays at d = {LEAST_WIDTH} or more.")
+    widths = ", ".join(f"{width:g}" for width in hopeless(own))
+    return f"{text} No head can pay at d = {widths}: the softmax loses less than {MARGIN:.0%}." if widths else text
+
+
+# --- the claim ------------------------------------------------------------------------------------------------------
+def _share(sides: Sequence[Float64], _tail: float) -> Interval:
+    """Return the share of ones in one side [N, 1]. At the ends of the interval, all nan are zeros, or all are ones."""
+    low, high = (float(np.nan_to_num(sides[0], nan=value).mean()) for value in (0, 1))
+    return Interval(low, low, high, (len(sides[0]),), 0.0, 1)
+
+
+@partial(r.Quantity, estimate=_share, what="natural distributions on which a head with more rank pays", unit="share",
+         units="distributions")  # fmt: skip
+def paid(data: r.CorpusData) -> list[float]:
+    """Return for every one of TRUTHS 1 if a head with more rank pays, 0 if none does, and nan if that is open."""
+    table = prices_of(data.records)
+    return [{PAYS: 1.0, NONE: 0.0}.get(verdict, math.nan) for verdict in outcome(table)[1].values()] if table else []
+
+
+def prices_judged(data: r.CorpusData, _claim: Claim) -> Premise:
+    """Return the premise that the control of mixtures passed and that no truth is open."""
+    table = prices_of(data.records)
+    left, failed = [truth for truth, verdict in outcome(table)[1].items() if verdict == OPEN], control(table)
+    facts = {"control": failed or PASSED, "truths": ", ".join(left) or "none"}
+    return Premise(Code.PRICES_JUDGED, facts, not (left or failed), (r.UNDECIDED,), "")
