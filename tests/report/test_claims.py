@@ -72,7 +72,7 @@ def test_a_claim_holds_fails_and_is_untestable_by_construction(name: str) -> Non
 
 
 def test_every_source_has_claims_and_every_code_a_text() -> None:
-    own = {"known-truth", "rank-or-mixture", "gradient"}
+    own = {"known-truth", "rank-or-mixture", "gradient", "natural"}
     assert {claim.source for claim in claims.CLAIMS} == {*claims.NOT_JUDGED, *own}
     assert TEMPLATES.keys() == set(Code) and len(BY_ID) == len(claims.CLAIMS)
 

@@ -375,7 +375,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     overall, verdicts = natural.outcome(table)
     pays, undecided = (list(verdicts.values()).count(verdict) for verdict in (natural.PAYS, natural.OPEN))
     cells = sorted(natural.candidates(table), key=lambda cell: cell.gain.value)
-    best = {cell.truth: cell for cell in cells if not cell.is_undecided}.values()
+    best = {cell.truth: cell for cell in cells if not cell.unjudged}.values()
     gains = [(f"{cell.truth}: {cell.model}, d = {cell.width:g}", cell.gain) for cell in best]
     rows = [Row(name, 100 * gain.value, 100 * gain.low, 100 * gain.high) for name, gain in gains]
     return Finding(

@@ -78,18 +78,15 @@ class Price:
         """True if the head pays in comparison with the softmax that takes as long."""
         return not self.unjudged and self.at_time.low > 0 and self.at_time.value >= MARGIN
 
-    @property
-    def is_undecided(self) -> bool:
-        """True if premises or seeds are missing to say whether the head pays."""
-        return bool(self.unjudged) or not math.isfinite(self.gain.low)
-
 
 # --- from fits to prices --------------------------------------------------------------------------------------------
 def prices_of(records: Records) -> list[Price]:
     """Return the prices of the first plan of fits to natural distributions in some records."""
     rows = records.synthetic
     rows = rows[rows["condition"].str.contains("(?:^|;)truth=")]
-    rows = rows[rows["table"].isin(rows["table"].iloc[:1])]
+    if rows.empty:
+        return []
+    rows = rows[rows["table"] == rows["table"].iloc[0]]
     return prices(wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH]))
 
 
@@ -117,6 +114,7 @@ def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
         share, gain, at_time = (student([part[[name]].to_numpy()], ALPHA / 2) for name in sides)
         names = {BASELINE: f"{BASELINE} not converged", model: "not converged"}
         broken = [text for name, text in names.items() if not _is_sound(converged[truth, name], width)]
+        broken += ["too few seeds"] if len(part) < MIN_RUNS else []
         ends, rate = tried.loc[(truth, model)], part["learning_rate"].iloc[0]
         found.append(Price(
             truth=truth, width=width, model=model, head=head, kl=float(part[KL].mean()), share=share, gain=gain,
@@ -177,7 +175,7 @@ def outcome(table: Sequence[Price], truths: Sequence[str] = TRUTHS) -> tuple[str
     """Return the outcome that a table of prices shows, and the verdict on every truth.
 
     The verdict is PAYS if a head with more rank pays at width LEAST_WIDTH or more, and NONE if none does. It is OPEN if
-    a cell is missing or undecided that could change this. The outcome is MOST if a head pays on more than half of the
+    a cell is missing or not judged that could change this. The outcome is MOST if a head pays on more than half of the
     truths, NONE if on none, otherwise DEPENDS; or OPEN if open truths could change it.
     """
     verdicts = {truth: _verdict([price for price in table if price.truth == truth], table) for truth in truths}
@@ -196,7 +194,7 @@ def _verdict(own: Sequence[Price], table: Sequence[Price]) -> str:
     """Return the verdict on a truth from its prices `own`; a head that other truths of the table have is expected."""
     if any(price.verdict == PAYS for price in candidates(own)):
         return PAYS
-    cells = {(price.model, price.width): price.is_undecided for price in own}
+    cells = {(price.model, price.width): bool(price.unjudged) for price in own}
     wanted = {(price.model, price.width) for price in candidates(table)}
     is_open = any(cells.get(cell, True) for cell in wanted if cell[1] not in hopeless(own))
     return OPEN if is_open or not wanted or not own else NONE
@@ -223,7 +221,11 @@ def sentence(table: Sequence[Price], truth: str) -> str:
     }
     text = texts.get(_verdict(own, table), f"No head with more rank pays at d = {LEAST_WIDTH} or more.")
     widths = ", ".join(f"{width:g}" for width in hopeless(own))
-    return f"{text} No head can pay at d = {widths}: the softmax loses less than {MARGIN:.0%}." if widths else text
+    return (
+        f"{text} No head can pay at d = {widths}: the softmax loses less than {100 * MARGIN:g}\u00a0%."
+        if widths
+        else text
+    )
 
 
 # --- the claim ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from softmax_bottleneck.report.claims.both_sides import coverage, top_sizes
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import Run, Study
 
-RUNS = ("dataset", "model", "seed", "head", "body", "d", "V", "ratio", STEPS, "coverage", ACCURACY, ACCURACY_HELD_OUT)
+MEASURED, TIED = (STEPS, ACCURACY, ACCURACY_HELD_OUT), {True: "tied", False: "untied"}
+RUNS = ("dataset", "model", "seed", "head", "body", "d", "V", "ratio", "coverage", *MEASURED)
 AXES = {"coverage": "sequences of each token", ACCURACY_HELD_OUT: "accuracy, held-out tokens"}
 
 
@@ -25,16 +26,14 @@ def repeated_runs(study: Study, records: Records, runs: tuple[Run, ...]) -> pd.D
     `ratio` is V / d. `coverage` is the number of sequences of every trained token that were read when training ended,
     which is when the accuracy was at least LEARNED, or when all sequences had been read.
     """
-    rows, metrics = [], (STEPS, ACCURACY, ACCURACY_HELD_OUT)
+    rows = []
     for run in runs:
-        values = {metric: records.values(run.dataset, run.model, metric).get(run.seed) for metric in metrics}
-        text, body, steps = study.datasets[run.dataset].repeat, run.body, values[STEPS]
+        text, body, d = study.datasets[run.dataset].repeat, run.body, run.body.embedding_size
+        steps, *shares = (records.values(run.dataset, run.model, metric).get(run.seed) for metric in MEASURED)
         if text and steps is not None:
-            words, kind = text.vocabulary_size, f"{body.kind}, {'tied' if body.tied else 'untied'}"
-            sizes = {"body": kind, "d": body.embedding_size, "V": words, "ratio": words / body.embedding_size}
-            sizes["coverage"] = coverage(text, steps, run.schedule.batch_size)
-            names = {"dataset": run.dataset, "model": run.model, "seed": run.seed, "head": run.head.name}
-            rows.append(names | sizes | values)
+            names = (run.dataset, run.model, run.seed, run.head.name, f"{body.kind}, {TIED[body.tied]}")
+            read, words = coverage(text, steps, run.schedule.batch_size), text.vocabulary_size
+            rows.append((*names, d, words, words / d, read, steps, *shares))
     return pd.DataFrame(rows, columns=list(RUNS))
 
 

@@ -51,17 +51,12 @@ def price_table(source: Source, *, fits: str) -> Iterator[Section]:
         yield section("synthetic", truth, frames.names, widths, cell, note)
 
 
-def _points(share: Interval, *, signed: bool = False) -> str:
-    """Return a share with its interval in points of a percent, such as `+5.30 (4.90 to 5.70)`."""
-    value = numbers.number(100 * share.value, signed=signed)
-    return f"{value} ({numbers.interval(100 * share.low, 100 * share.high)})"
-
-
 def _notes(price: Price) -> Iterator[str]:
     yield f"{_points(price.share)} % of the context-free KL"
     if price.model != BASELINE:
         yield f"gain {_points(price.gain, signed=True)}"
-        yield f"gain at equal time {_points(price.at_time, signed=True)}"
+        is_timed = np.isfinite(price.at_time.value)
+        yield f"at equal time {_points(price.at_time, signed=True)}" if is_timed else "no softmax takes as long"
         yield price.verdict
         if price.pays_at_time:
             yield "pays at equal time"
@@ -69,6 +64,12 @@ def _notes(price: Price) -> Iterator[str]:
         yield "no head can pay here"
     if price.edge:
         yield "step size at an edge"
+
+
+def _points(share: Interval, *, signed: bool = False) -> str:
+    """Return a share with its interval in percent, such as `+5.30 (+4.90 to +5.70)`."""
+    ends = (numbers.number(100 * end, signed=signed) for end in (share.value, share.low, share.high))
+    return "{} ({} to {})".format(*ends)
 
 
 def price_top_table(source: Source, *, fits: str, width: int) -> Iterator[Section]:
@@ -121,7 +122,7 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
         panel.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}\u00a0%")
         panel.set(title=str(truth), xlabel="width d", ylabel="share of the context-free KL")
         panel.set(xlim=(widths[0] / 1.15, widths[-1] * 1.15), ylim=(lowest, 1.2 * float(str(top))))
-        plots.level(panel, MARGIN, "5 %: a head can pay above", end="right")
+        plots.level(panel, MARGIN, "5 %: a head can pay above")
         plots.label_lines(panel, ends, frames.names, looks)
     seeds = max(price.share.n[0] for price in found)
     note = f"{len(found)} cells of {seeds} seeds. Bars: 95 % intervals over seeds. Hollow: not judged."
