@@ -81,9 +81,9 @@ class Price:
 
 # --- from fits to prices --------------------------------------------------------------------------------------------
 def prices_of(records: Records) -> list[Price]:
-    """Return the prices of the first plan of fits to natural distributions in some records."""
+    """Return the prices of the first plan of fits to TRUTHS in some records."""
     rows = records.synthetic
-    rows = rows[rows["condition"].str.contains("(?:^|;)truth=")]
+    rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join(TRUTHS)});")]
     if rows.empty:
         return []
     rows = rows[rows["table"] == rows["table"].iloc[0]]
@@ -235,8 +235,10 @@ def _share(sides: Sequence[Float64], _tail: float) -> Interval:
     return Interval(low, low, high, (len(sides[0]),), 0.0, 1)
 
 
-@partial(r.Quantity, estimate=_share, what="natural distributions on which a head with more rank pays", unit="share",
-         units="distributions")  # fmt: skip
+PAID = "natural distributions on which a head with more rank pays (ends: open ones do not, or do)"
+
+
+@partial(r.Quantity, estimate=_share, what=PAID, unit="share", units="distributions")
 def paid(data: r.CorpusData) -> list[float]:
     """Return for every one of TRUTHS 1 if a head with more rank pays, 0 if none does, and nan if that is open."""
     table = prices_of(data.records)

@@ -56,7 +56,7 @@ def _notes(price: Price) -> Iterator[str]:
     if price.model != BASELINE:
         yield f"gain {_points(price.gain, signed=True)}"
         is_timed = np.isfinite(price.at_time.value)
-        yield f"at equal time {_points(price.at_time, signed=True)}" if is_timed else "no softmax takes as long"
+        yield f"at equal time {_points(price.at_time, signed=True)}" if is_timed else "no judged softmax takes as long"
         yield price.verdict
         if price.pays_at_time:
             yield "pays at equal time"
@@ -67,9 +67,9 @@ def _notes(price: Price) -> Iterator[str]:
 
 
 def _points(share: Interval, *, signed: bool = False) -> str:
-    """Return a share with its interval in percent, such as `+5.30 (+4.90 to +5.70)`."""
-    ends = (numbers.number(100 * end, signed=signed) for end in (share.value, share.low, share.high))
-    return "{} ({} to {})".format(*ends)
+    """Return a share in percent with its interval, if there is one, such as `+5.30 (+4.90 to +5.70)`."""
+    value, low, high = (numbers.number(100 * end, signed=signed) for end in (share.value, share.low, share.high))
+    return f"{value} ({low} to {high})" if np.isfinite(share.low) else value
 
 
 def price_top_table(source: Source, *, fits: str, width: int) -> Iterator[Section]:
