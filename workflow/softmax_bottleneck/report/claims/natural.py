@@ -103,10 +103,9 @@ def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
     softmax = own[own["model"] == BASELINE].sort_values(UPDATE_MS)
     own = own.merge(softmax[["truth", "d", "seed", KL]], on=["truth", "d", "seed"], suffixes=("", "_equal"))
     rivals = dict(list(softmax.groupby(["truth", "seed"])))
-    times = [
-        _at_time(rivals[truth, seed], ms) if all(converged[truth, BASELINE].values()) else math.nan
-        for truth, seed, ms in zip(own["truth"], own["seed"], own[UPDATE_MS], strict=True)
-    ]
+    runs = zip(own["truth"], own["seed"], own[UPDATE_MS], strict=True)
+    times = np.array([_at_time(rivals[truth, seed], ms) for truth, seed, ms in runs])
+    times[[not all(converged[truth, BASELINE].values()) for truth in own["truth"]]] = math.nan
     sides = {"share": own[KL], "gain": own[f"{KL}_equal"] - own[KL], "at_time": times - own[KL]}
     own = own.assign(**{name: side / own["free"] for name, side in sides.items()})
     found, groups = list[Price](), cast("Any", own.groupby(["truth", "model", "head", "d"]))
@@ -133,9 +132,7 @@ def compared(fits: pd.DataFrame) -> pd.DataFrame:
 
 
 def _p_value(gain: Interval) -> float:
-    """Return the two-sided p-value of a mean gain by Student's test over seeds; nan without an interval."""
-    if gain.n[0] < MIN_RUNS:
-        return math.nan
+    """Return the two-sided p-value of a mean gain by Student's test over seeds; nan for one seed."""
     return float(2 * special.stdtr(gain.n[0] - 1, -abs(gain.value) / max(gain.spread, 1e-300) * math.sqrt(gain.n[0])))
 
 
@@ -214,18 +211,14 @@ def sentence(table: Sequence[Price], truth: str) -> str:
     """Return the verdict on a truth as text, with the heads that pay and the widths at which none can."""
     own = [price for price in table if price.truth == truth]
     paying = [one for one in candidates(own) if one.verdict == PAYS]
-    names = [f"{one.model} at d = {one.width:g}" + ", also at equal time" * one.pays_at_time for one in paying]
-    texts = {
+    names = (f"{one.model} at d = {one.width:g}{', also at equal time' if one.pays_at_time else ''}" for one in paying)
+    text = {
         PAYS: f"A head with more rank pays ({'; '.join(names)}).",
-        OPEN: "Whether a head with more rank pays is open.",
-    }
-    text = texts.get(_verdict(own, table), f"No head with more rank pays at d = {LEAST_WIDTH} or more.")
+        NONE: f"No head with more rank pays at d = {LEAST_WIDTH} or more.",
+        OPEN: "It is open whether a head with more rank pays.",
+    }[_verdict(own, table)]
     widths = ", ".join(f"{width:g}" for width in hopeless(own))
-    return (
-        f"{text} No head can pay at d = {widths}: the softmax loses less than {100 * MARGIN:g}\u00a0%."
-        if widths
-        else text
-    )
+    return f"{text} The softmax loses less than 5 %, so that no head can pay, at d = {widths}." if widths else text
 
 
 # --- the claim ------------------------------------------------------------------------------------------------------
