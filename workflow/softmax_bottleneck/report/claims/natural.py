@@ -210,11 +210,8 @@ def hopeless(own: Iterable[Price]) -> list[float]:
 def sentence(table: Sequence[Price], truth: str) -> str:
     """Return the verdict on a truth as text, with the heads that pay and the widths at which none can."""
     own = [price for price in table if price.truth == truth]
-    paying = [one for one in candidates(own) if one.verdict == PAYS]
-    names = (
-        f"{declaration(one.head).label} at d = {one.width:g}{', also at equal time' if one.pays_at_time else ''}"
-        for one in paying
-    )
+    paying = [(one, declaration(one.head).label) for one in candidates(own) if one.verdict == PAYS]
+    names = [f"{label} at d = {one.width:g}" + ", also at equal time" * one.pays_at_time for one, label in paying]
     text = {
         PAYS: f"A head with more rank pays ({'; '.join(names)}).",
         NONE: f"No head with more rank pays at d = {LEAST_WIDTH} or more.",
