@@ -10,6 +10,7 @@ measured.json holds no measurement. `measure` writes it after all three steps, w
 
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from softmax_bottleneck.measuring.computed import Computed, contexts_file
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.fingerprint import step_code
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Run, Study, load_dataset
+from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
 
 MEASURED_FILE = "measured.json"  # the only file of this step that Snakemake knows, so it deletes none of the others
@@ -77,17 +78,9 @@ def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Comp
 
     Only the module of this step is imported, so that `wordsim` does not import torch.
     """
-    if step == "evaluate":
-        from softmax_bottleneck.measuring.evaluate import evaluate
-
-        return evaluate(study, run, done)
-    if step == "spectrum":
-        from softmax_bottleneck.measuring.spectrum import spectrum
-
-        return spectrum(study, run, done)
-    from softmax_bottleneck.measuring.wordsim import wordsim  # needs no torch
-
-    return wordsim(study, run, done)
+    module = import_module(f"softmax_bottleneck.measuring.{step}")  # imported here, because `wordsim` needs no torch
+    computed: Computed = getattr(module, step)(study, run, done)
+    return computed
 
 
 # --- freshness ------------------------------------------------------------------------------------------------------
@@ -115,7 +108,7 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
     with the benchmarks) and `contexts` for `evaluate` (a file name, see `contexts_file`). `setting` is None
     if the key is not set.
     """
-    dataset = load_dataset(run.dataset, study.file.resolve().parent)
+    dataset = study.dataset(run.dataset)
     setting = {
         "evaluate": contexts_file(study, run.dataset),
         "spectrum": dataset.rank_contexts,
