@@ -33,7 +33,7 @@ def matrix(size: int, words: int = 90) -> Truncated:
 
 
 def measured(name: str, size: int) -> dict[tuple[str, str], float]:
-    rows = robustness.rows({"synthetic": name}, matrix(size), lambda line: None)
+    rows = robustness.EXPERIMENTS[name](matrix(size), lambda line: None)
     return {(str(row["condition"]).split(";size")[0], str(row["metric"])): float(row["value"]) for row in rows}
 
 

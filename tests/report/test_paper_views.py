@@ -56,7 +56,8 @@ def made(tmp_path_factory: pytest.TempPathFactory):
         rng = np.random.default_rng(0)
         left, right = (np.linalg.qr(rng.standard_normal((60, 10)))[0] for _ in range(2))
         matrix = robustness.Truncated(left, np.arange(10.0, 0, -1), right.T, 57, "ptb/mos-nt")
-        rows = [row for options in chosen for row in robustness.rows(options, matrix, lambda line: None)]
+        kinds = [robustness.EXPERIMENTS[options["synthetic"]] for options in chosen]
+        rows = [row for kind in kinds for row in kind(matrix, lambda line: None)]
         parents = {f"{unit.path}/done.json": "0" for unit in study.units}
         facts = {"status": "ok", "rows": rows, "provenance": {"parents": parents}}
         artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", facts)

@@ -15,16 +15,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
+from softmax_bottleneck import ranks
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.measuring.perplexity import Contexts, chunks_of
-from softmax_bottleneck.ranks import (
-    anisotropy,
-    factored_singular_values,
-    gradient_share,
-    rank_report,
-    singular_value_entropy,
-    singular_values,
-)
 from softmax_bottleneck.ranks.spectrum import Floats
 
 GRADIENT_CONTEXTS = 1024  # largest number of contexts whose gradients are computed; they are evenly spaced in the text
@@ -53,19 +46,19 @@ def saturation(head: Head, contexts: Contexts) -> dict[str, float]:
         DataError: a number is not finite, or there are fewer than two nonzero hidden states.
     """
     weight_VD, hidden_ND = head.decoder.weight.cpu().numpy(), contexts.hidden.cpu().numpy()
-    sigma = singular_values(weight_VD).with_zeros()
-    found = {
-        "weight_entropy": singular_value_entropy(sigma) / math.log(len(sigma)),
-        "hidden_anisotropy": anisotropy(hidden_ND[hidden_ND.any(1)]),
+    sigma = ranks.singular_values(weight_VD).with_zeros()
+    measures = {
+        "weight_entropy": ranks.singular_value_entropy(sigma) / math.log(len(sigma)),
+        "hidden_anisotropy": ranks.anisotropy(hidden_ND[hidden_ND.any(1)]),
     }
     if not head.is_log_linear:
-        return found
+        return measures
     linear_ND, bias_V = (part.cpu().numpy() for part in (head.contexts(contexts.hidden), head.decoder.bias))
     # Centring the rows subtracts log Z in any case, so zeros may be passed instead of log Z.
-    centred = factored_singular_values(linear_ND, weight_VD, bias_V, np.zeros(len(linear_ND)), "both")
-    share = gradient_share(_gradients(head, contexts), weight_VD)
-    return found | {
-        "rank_centred": rank_report(centred).metrics()["rank_eff_1e-3"],
+    centred = ranks.factored_singular_values(linear_ND, weight_VD, bias_V, np.zeros(len(linear_ND)), "both")
+    share = ranks.gradient_share(_gradients(head, contexts), weight_VD)
+    return measures | {
+        "rank_centred": ranks.rank_report(centred).metrics()["rank_eff_1e-3"],
         "gradient_passed": share.energy_mean,
     }
 

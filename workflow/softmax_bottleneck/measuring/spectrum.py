@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from softmax_bottleneck import ranks
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.jobs.devices import choose_device, lent_gpu
@@ -22,19 +23,11 @@ from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.measuring.computed import Computed
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
 from softmax_bottleneck.measuring.saturation import saturation
-from softmax_bottleneck.ranks import (
-    DeviceGram,
-    Gram,
-    Spectrum,
-    factored_singular_values,
-    log_normalisers,
-    nested_singular_values,
-    rank_report,
-)
+from softmax_bottleneck.ranks import DeviceGram, Gram, Spectrum
 from softmax_bottleneck.ranks.gram import lapack_eigenvalues, lapack_threads
 from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.study import Run, Study, load_dataset
+from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training import trained
 from softmax_bottleneck.training.model import LanguageModel
 
@@ -62,7 +55,7 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
         UserError: the machine lacks the memory for a Gram matrix.
     """
     folder = study.store.run_folder(run.path)
-    limit = load_dataset(run.dataset, study.file.resolve().parent).rank_contexts
+    limit = study.dataset(run.dataset).rank_contexts
     hidden_TD = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"]
     with trained.loaded(run, folder) as model:
         first, whole = spectra(model, hidden_TD, limit)
@@ -86,7 +79,7 @@ def _rank_facts(found: Spectrum) -> dict[str, Any]:
     The key "metrics" has the ranks as {name: rank}; the names are listed in `RankReport.metrics`. All other keys of
     `RankReport.to_json` follow on the same level, such as `tolerance` (of the Press rank), `m`, `n` and `method`.
     """
-    report = rank_report(found)
+    report = ranks.rank_report(found)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
 
@@ -129,19 +122,19 @@ def spectra(
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
     if not model.head.is_log_linear:
         chunks = (log_p_NV.cpu().numpy() for log_p_NV in chunks_of(model.head, hidden))
-        return nested_singular_values(
+        return ranks.nested_singular_values(
             chunks, model.head.decoder.out_features, first_rows, make_gram=gram_maker(hidden.device)
         )
     weight_VD, bias_V = (tensor.cpu().numpy() for tensor in (model.head.decoder.weight, model.head.decoder.bias))
     contexts_ND = model.head.contexts(hidden).cpu().numpy()
     if hidden.device.type == "cpu":
-        log_z_N = log_normalisers(contexts_ND, weight_VD, bias_V)
+        log_z_N = ranks.log_normalisers(contexts_ND, weight_VD, bias_V)
     else:
         log_z_N = device_log_normalisers(model.head, hidden)
-    whole = factored_singular_values(contexts_ND, weight_VD, bias_V, log_z_N)
+    whole = ranks.factored_singular_values(contexts_ND, weight_VD, bias_V, log_z_N)
     if first_rows is None or first_rows >= len(contexts_ND):
         return None, whole
-    return factored_singular_values(contexts_ND[:first_rows], weight_VD, bias_V, log_z_N[:first_rows]), whole
+    return ranks.factored_singular_values(contexts_ND[:first_rows], weight_VD, bias_V, log_z_N[:first_rows]), whole
 
 
 def device_log_normalisers(head: Head, hidden_TD: Tensor) -> Float64:

@@ -37,16 +37,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from softmax_bottleneck import ranks
 from softmax_bottleneck.measuring.perplexity import chunks_of
-from softmax_bottleneck.ranks import (
-    Spectrum,
-    factored_singular_values,
-    gram_singular_values,
-    log_normalisers,
-    press_rank,
-    robustness,
-    top_tokens,
-)
+from softmax_bottleneck.ranks import Spectrum, robustness
 from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.ranks.spectra import dense_singular_values
 from softmax_bottleneck.store import artefacts, provenance
@@ -70,8 +63,7 @@ class RankDemo:
         vocabulary_size: number V of words.
         contexts: number S of contexts.
         components: all values of K.
-        input_law: distribution of the elements of context vectors: "normal" is N(0, 1), "uniform" is U[0, 1).
-        input_scale: factor by which context vectors are multiplied.
+        input_scale: standard deviation of the elements of context vectors, which are normal.
         tanh: True if the components are g_k = tanh(U_k x + a_k), as in Yang et al. 2018; False for no tanh.
         dtype: number type in which ln P is computed, "float32" or "float64".
         probabilities: True if the ranks of P are computed besides those of ln P.
@@ -83,7 +75,6 @@ class RankDemo:
     vocabulary_size: int = 1000
     contexts: int = 2048
     components: tuple[int, ...] = (1, 2, 3, 4, 5)
-    input_law: str = "normal"
     input_scale: float = 1.0
     tanh: bool = True
     dtype: str = "float32"
@@ -93,11 +84,11 @@ class RankDemo:
 
     @property
     def reading(self) -> str:
-        """The settings input_law, input_scale, tanh and dtype as text, such as `input_scale=0.9;tanh=False`.
+        """The settings input_scale, tanh and dtype as text, such as `input_scale=0.9;tanh=False`.
 
         Settings that have their default values are left out; the text is empty for the default reading.
         """
-        keys = ("input_law", "input_scale", "tanh", "dtype")
+        keys = ("input_scale", "tanh", "dtype")
         usual = {field.name: field.default for field in fields(self)}
         return ";".join(f"{key}={getattr(self, key)}" for key in keys if getattr(self, key) != usual[key])
 
@@ -147,8 +138,8 @@ def rows_of(options: Mapping[str, Any], matrix: Callable[[int], Truncated | None
     """
     name = options["synthetic"]
     if name in robustness.EXPERIMENTS:
-        found = matrix(int(options["size"]))
-        return list(robustness.rows(options, found, say)) if found else []
+        truncated = matrix(int(options["size"]))
+        return list(robustness.EXPERIMENTS[name](truncated, say)) if truncated else []
     if name == "rank-sweep":
         rows = (row for settings in SWEEP for row in rank_demo(settings, say))
         mixtures = (row for row in rows if (row["model"], row["metric"]) == ("mos", "rank"))
@@ -175,12 +166,12 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
     """
     for draw in range(settings.draws):
         for model, components, spectra in _layers(settings, draw):
-            ranks = {}
-            for metric, found in spectra.items():
-                ranks[metric] = press_rank(found.sigma, found.m, found.n).rank
-                tolerance = found.sigma_max * max(found.m, found.n) * float(np.finfo(settings.dtype).eps)
-                ranks[f"{metric}_numpy"] = int((found.sigma > tolerance).sum())
-            for metric, value in ranks.items():
+            counted = {}
+            for metric, spectrum in spectra.items():
+                counted[metric] = ranks.press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank
+                tolerance = spectrum.sigma_max * max(spectrum.m, spectrum.n) * float(np.finfo(settings.dtype).eps)
+                counted[f"{metric}_numpy"] = int((spectrum.sigma > tolerance).sum())
+            for metric, value in counted.items():
                 yield {
                     **{"source": "measured", "table": "rank table", "dataset": "synthetic", "model": model},
                     **{"condition": settings.condition(components), "metric": metric, "value": value},
@@ -197,8 +188,7 @@ def _layers(settings: RankDemo, draw: int) -> Iterator[tuple[str, int, dict[str,
     `settings.probabilities` is True.
     """
     rng = np.random.default_rng(derive(settings.seed, "rank demo", draw))
-    shape = (settings.contexts, settings.hidden_size)
-    x_SH = rng.standard_normal(shape) if settings.input_law == "normal" else rng.random(shape)
+    x_SH = rng.standard_normal((settings.contexts, settings.hidden_size))
     x_SH = (x_SH * settings.input_scale).astype(settings.dtype)
     weight_VH, bias_V = _linear(settings, rng, settings.vocabulary_size)
     softmax = _linear_in_the_end(settings, x_SH, weight_VH, bias_V)
@@ -232,11 +222,11 @@ def _linear_in_the_end(settings: RankDemo, context_SH: Array, weight_VH: Array, 
     The key "rank" has the spectrum of ln P, computed from its factors (see `factored_singular_values`). If
     `settings.probabilities` is True, the key "rank_p" has the spectrum of P.
     """
-    log_z_S = log_normalisers(context_SH, weight_VH, bias_V)
-    found = {"rank": factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}
+    log_z_S = ranks.log_normalisers(context_SH, weight_VH, bias_V)
+    spectra = {"rank": ranks.factored_singular_values(context_SH, weight_VH, bias_V, log_z_S)}
     if settings.probabilities:
-        found["rank_p"] = _spectrum(np.exp(_log_softmax(context_SH @ weight_VH.T + bias_V)))
-    return found
+        spectra["rank_p"] = _spectrum(np.exp(_log_softmax(context_SH @ weight_VH.T + bias_V)))
+    return spectra
 
 
 def _spectrum(matrix_SV: Array) -> Spectrum:
@@ -246,7 +236,7 @@ def _spectrum(matrix_SV: Array) -> Spectrum:
     """
     if matrix_SV.dtype == np.float64:
         return dense_singular_values(matrix_SV)
-    return gram_singular_values([matrix_SV], matrix_SV.shape[1])
+    return ranks.gram_singular_values([matrix_SV], matrix_SV.shape[1])
 
 
 def _log_softmax(logits_SV: Array) -> Array:
@@ -275,8 +265,8 @@ def _top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
 
 
 def _top_rows(weight_VD: Array, bias_V: Array | None, dataset: str, model: str, seed: int) -> Iterator[Row]:
-    found = top_tokens(weight_VD, bias_V)
-    for draw, value in enumerate(found.largest if found else ()):
+    tokens = ranks.top_tokens(weight_VD, bias_V)
+    for draw, value in enumerate(tokens.largest if tokens else ()):
         yield {
             **{"source": "measured", "table": "top tokens", "dataset": dataset, "model": model, "seed": seed},
             **{"condition": "V={};d={}".format(*weight_VD.shape), "metric": "top_m", "value": value, "draw": draw},

@@ -25,31 +25,3 @@ from softmax_bottleneck.ranks.spectra import (
 )
 from softmax_bottleneck.ranks.spectrum import Spectrum
 from softmax_bottleneck.ranks.top_tokens import TopTokens, top_tokens
-
-__all__ = [
-    "DeviceGram",
-    "GradientShare",
-    "Gram",
-    "PressRank",
-    "RankReport",
-    "Spectrum",
-    "TopTokens",
-    "WordsThatWin",
-    "anisotropy",
-    "centred_singular_values",
-    "effective_rank",
-    "factored_singular_values",
-    "gradient_share",
-    "gram_singular_values",
-    "inertia_count",
-    "log_normalisers",
-    "nested_singular_values",
-    "press_rank",
-    "rank_report",
-    "singular_value_divergence",
-    "singular_value_entropy",
-    "singular_values",
-    "spectral_cliff",
-    "top_tokens",
-    "words_that_win",
-]

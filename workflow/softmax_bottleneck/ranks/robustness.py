@@ -91,16 +91,6 @@ def predicted_rank(c: float, size: int) -> int:
     return max(TRUE_RANK, round(size * (1 - below)))
 
 
-def rows(options: Mapping[str, Any], matrix: Truncated, say: Say) -> Iterator[Row]:
-    """Yield the results of rebuilding a truncated matrix or of adding noise to it, one row per number.
-
-    A row is a dict with the keys table, model, condition, metric, value and seed. `options` are the options of an
-    experiment of the study. The option `synthetic` says what is computed: "rebuild" (SM Table 14), "noise" (SM Table
-    15) or "noise-effective" (SM Table 16). `say` prints one line of progress.
-    """
-    yield from EXPERIMENTS[options["synthetic"]](matrix, say)
-
-
 def _row(table: str, condition: str, metric: str, value: float) -> Row:
     """Return a row of results as a dict, with seed 0 and the paper's model: MoS trained with NT-ASGD (`mos-nt`)."""
     return {"table": table, "model": "mos-nt", "condition": condition, "metric": metric, "value": value, "seed": 0}
@@ -168,6 +158,8 @@ def _noise(
         say(f"noise on {size} x {size}: c = {c}, rank {rank}")
 
 
+# The option `synthetic` of an experiment -> a function (matrix, say) that yields a row per number. A row is a dict with
+# the keys table, model, condition, metric, value and seed; `say` prints a line of progress.
 EXPERIMENTS: Mapping[str, Callable[[Truncated, Say], Iterator[Row]]] = {
     "rebuild": _rebuild,
     "noise": partial(_noise, table="SM Table 15", levels=NOISE, effective=()),

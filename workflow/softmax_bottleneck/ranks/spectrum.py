@@ -5,7 +5,6 @@ Suffixes: m rows, n columns. Singular values are float64, in descending order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,14 +54,8 @@ class Spectrum:
         return np.concatenate([self.sigma, np.zeros(self.n_zero)])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return {attribute: array} with all attributes, for an .npz file; `from_arrays` converts them back."""
-        return {name: np.asarray(getattr(self, name)) for name in self.__dataclass_fields__}
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Spectrum:
-        """Return the spectrum from {attribute: array} with all attributes, the result of `to_arrays`."""
-        plain = {name: arrays[name].item() for name in cls.__dataclass_fields__ if name != "sigma"}
-        return cls(sigma=arrays["sigma"], **plain)
+        """Return {attribute: array} with all attributes, for an .npz file."""
+        return {name: np.asarray(value) for name, value in vars(self).items()}
 
 
 def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
@@ -73,13 +66,13 @@ def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
         what: its name in the message, e.g. "the weights".
         first_row: number of the first row of `values` in the whole matrix, if `values` is a chunk of it.
     """
-    sound = np.isfinite(values)
-    if sound.all():
+    indices = np.argwhere(~np.isfinite(values))
+    if not len(indices):
         return
-    places = np.argwhere(~sound)
-    column = f", column {places[0][1]}" if values.ndim == 2 else ""
+    first = indices[0]
+    column = f", column {first[1]}" if values.ndim == 2 else ""
     raise DataError(
-        f"row {first_row + places[0][0]}{column} of {what} is {values[tuple(places[0])]} (one of {len(places)} such"
+        f"row {first_row + first[0]}{column} of {what} is {values[tuple(first)]} (one of {len(indices)} such"
         " numbers there): a spectrum needs finite ones; does the head compute log-probabilities in a stable form?"
     )
 
