@@ -125,7 +125,7 @@ def run_dynamic(folder: Path, options: Options = resumable.DEFAULTS, other: bool
     )  # fmt: skip
     evaluation = config.Evaluation(make_run(), settings)
     weights = model.build(evaluation.run, VOCABULARY).eval()
-    return dynamic.evaluate(evaluation, weights, TEXT, folder, {}, options)
+    return dynamic.evaluate(evaluation, weights, TEXT, folder, parents={}, options=options)
 
 
 def run_fit(folder: Path, options: Options = resumable.DEFAULTS, other: bool = False) -> dict[str, Any]:

@@ -97,25 +97,24 @@ def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
-def batchify(ids_T: NDArray[np.int32], batch_size: int, min_rows: int = 2) -> NDArray[np.int32]:
+def batchify(ids_T: NDArray[np.int32], batch_size: int) -> NDArray[np.int32]:
     """Lay out a stream as B columns that are read in parallel (awd-lstm utils.py, batchify).
 
     Args:
         ids_T: token ids.
         batch_size: B. The last T mod B tokens are dropped.
-        min_rows: smallest number of rows allowed; two rows are one input and one target.
 
     Returns:
         ids_LB with L = T // B; ids_LB[:, b] is the b-th of B consecutive parts of the stream.
 
     Raises:
-        DataError: there are too few tokens.
+        DataError: there are fewer than two rows, i.e. one input and one target.
     """
     rows = len(ids_T) // batch_size
-    if rows < min_rows:
+    if rows < 2:
         raise DataError(
-            f"a corpus split of {len(ids_T)} tokens is too short: need >= {min_rows * batch_size} tokens "
-            f"(batch size {batch_size} x {min_rows}); use a smaller batch or more text"
+            f"a corpus split of {len(ids_T)} tokens is too short: need >= {2 * batch_size} tokens "
+            f"(batch size {batch_size} x 2); use a smaller batch or more text"
         )
     return np.ascontiguousarray(ids_T[: rows * batch_size].reshape(batch_size, rows).T)
 

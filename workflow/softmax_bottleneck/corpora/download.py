@@ -26,7 +26,7 @@ from softmax_bottleneck.corpora import archives, language
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Dataset, Study, load_dataset
+from softmax_bottleneck.study import Dataset, Study
 
 BLOCK_BYTES = 1 << 16
 HTML_START = re.compile(rb"\s*<(!doctype html|html|head)", re.IGNORECASE)
@@ -42,7 +42,7 @@ def download(study: Study, name: str, say: Say) -> None:
             `language.write_language`).
         DataError: a file cannot be fetched, has another hash, or is in a damaged archive.
     """
-    dataset = load_dataset(name, study.file.resolve().parent)
+    dataset = study.dataset(name)
     if dataset.base:
         raise UserError(f"{name}: it is cut from {dataset.base} and has no files. Fix: download {dataset.base}, then "
                         f"tokenise both")  # fmt: skip

@@ -168,18 +168,6 @@ class Language:
         frequency_V: Floats = self.weight_C @ np.exp(self.log_p_CV)
         return frequency_V
 
-    @cached_property
-    def unigram_entropy_nats(self) -> float:
-        """The log of the lowest perplexity of a model that sees no history."""
-        return float(-(self.unigram_V * np.log(self.unigram_V)).sum())
-
-    @cached_property
-    def one_word_entropy_nats(self) -> float:
-        """The log of the lowest perplexity of a model that sees only the previous word."""
-        size = len(self.words)
-        joint_VV = (self.weight_C[:, None] * np.exp(self.log_p_CV)).reshape(self.topics, size, size).sum(axis=0)
-        return float(-(joint_VV * np.log(joint_VV / joint_VV.sum(axis=1, keepdims=True))).sum())
-
     # --- single contexts
     def context_entropy_nats(self, states_N: NDArray[np.integer[Any]]) -> Floats:
         """Return the entropy of the next word in each of N contexts, in nats; `states_N` has the contexts' indices.

@@ -46,7 +46,7 @@ def tokenise(study: Study, name: str, say: Say) -> None:
         DataError: a text is invalid or was edited after the download, or its counts or hash are not the declared ones.
         UserError: the dataset requests ranks over more contexts than the test text has.
     """
-    dataset = load_dataset(name, study.file.resolve().parent)
+    dataset = study.dataset(name)
     target = study.store.tokens_folder(name)
     if dataset.base:
         source = study.store.tokens_folder(dataset.base)

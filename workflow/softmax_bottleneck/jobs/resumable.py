@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 Outcome = tuple[dict[str, Any], dict[str, str], dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """The description of a piece of resumable work: where its files are, and how it is identified.
 

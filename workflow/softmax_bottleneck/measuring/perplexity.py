@@ -80,12 +80,6 @@ def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> 
     return Contexts(hidden_TD, targets_T)
 
 
-def log_probability_chunks(model: LanguageModel, hidden_TD: Tensor) -> Iterator[Tensor]:
-    """Set the model to evaluation mode, and yield the log-probabilities [T, V] of T hidden states in chunks [N, V]."""
-    model.eval()
-    return chunks_of(model.head, hidden_TD, CHUNK_BYTES)
-
-
 @torch.no_grad()
 def chunks_of(head: Head, hidden_TD: Tensor, chunk_bytes: Mapping[str, int] = SPECTRUM_BYTES) -> Iterator[Tensor]:
     """Yield the log-probabilities of hidden states [T, D] in float32, in chunks [N, V].
@@ -148,7 +142,7 @@ def predict(
     top: dict[int, TopWords] = {}
     tolerance = 1e-4 + model.head.decoder.out_features * float(getattr(model.head, "probability_floor", 0.0))
     start = 0
-    for log_p_NV in log_probability_chunks(model, contexts.hidden):
+    for log_p_NV in chunks_of(model.eval().head, contexts.hidden, CHUNK_BYTES):
         _refuse_unnormalised(log_p_NV, tolerance)
         targets_N1 = contexts.targets[start : start + len(log_p_NV), None]
         log_p_T.append(log_p_NV.gather(1, targets_N1)[:, 0])

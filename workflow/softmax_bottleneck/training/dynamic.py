@@ -47,7 +47,7 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     corpus = corpora.load_for(study, evaluation.run)
     options = Options.of(study, say, restart)
     with trained.loaded(evaluation.run, start) as model:
-        record = evaluate(evaluation, model, corpus, folder, parents, options)
+        record = evaluate(evaluation, model, corpus, folder, parents=parents, options=options)
     static, after = (record["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
     say(f"{path}: test perplexity {static:.2f} -> {after:.2f} ({record['wall_s']:.0f} s)")
 
@@ -57,6 +57,7 @@ def evaluate(
     model: LanguageModel,
     corpus: Corpus,
     folder: Path,
+    *,
     parents: Mapping[str, str],
     options: Options = DEFAULTS,
 ) -> dict[str, Any]:
@@ -84,7 +85,8 @@ def evaluate(
     settings = {key: str(value) for key, value in dataclasses.asdict(evaluation.settings).items()}
     identity = {"run_id": run.run_id, "code": evaluation.code, **settings}
     device = model.head.decoder.weight.device
-    job = Job(f"{run.model}/{run.seed}", folder, RESULT_FILE, ids, identity, device, numerics(run, device))
+    job = Job(name=f"{run.model}/{run.seed}", folder=folder, result=RESULT_FILE, ids=ids, identity=identity,
+              device=device, numerics=numerics(run, device))  # fmt: skip
     return run_to_end(job, lambda: DynamicEvaluation(model, corpus, evaluation.settings, parents), options)
 
 

@@ -38,16 +38,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from softmax_bottleneck.bodies.base import State
-from softmax_bottleneck.corpora.corpus import Corpus, batchify
+from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads.row_nll import RowNLL
 from softmax_bottleneck.study import Dynamic
 from softmax_bottleneck.training.model import LanguageModel
-from softmax_bottleneck.training.trainer import perplexity
+from softmax_bottleneck.training.trainer import perplexity, stream
 
 STATIC = 2  # number of passes with the trained weights: over the validation text and over the test text
 
@@ -70,11 +69,6 @@ class Statistics:
 
     scale: list[Tensor]
     pull: list[Tensor]
-
-
-def parameters_of(model: LanguageModel) -> list[Tensor]:
-    """Return the tensors that dynamic evaluation updates: every trained tensor; a tied matrix is listed once."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def statistics_of(squares: Sequence[Tensor], batches: int, scaling: str) -> Statistics:
@@ -105,7 +99,7 @@ class Reading:
         segment: number of rows of a segment.
 
     Attributes:
-        parameters: the trained tensors of the model (`parameters_of`).
+        parameters: the trained tensors of the model; a tied matrix is listed once.
         position: number of rows read so far.
         hidden: the body's state after these rows.
         KEPT: names of the attributes that are saved for resuming.
@@ -115,7 +109,7 @@ class Reading:
 
     def __init__(self, model: LanguageModel, ids_LB: Tensor, segment: int) -> None:
         self.model, self.ids_LB, self.segment = model, ids_LB, segment
-        self.parameters = parameters_of(model)
+        self.parameters: list[Tensor] = [tensor for tensor in model.parameters() if tensor.requires_grad]
         self.position = 0
         self.hidden: State = model.initial_state(ids_LB.shape[1])
 
@@ -274,8 +268,8 @@ class Evaluator:
     def __init__(self, model: LanguageModel, corpus: Corpus, settings: Dynamic) -> None:
         self.model, self.settings = model.eval(), settings
         device = model.head.decoder.weight.device
-        train_LB = _stream(corpus.train, settings.statistics_batch_size, device)
-        both = [_stream(ids, 1, device) for ids in (corpus.valid, corpus.test)]
+        train_LB = stream(corpus.train, settings.statistics_batch_size, device)
+        both = [stream(ids, 1, device) for ids in (corpus.valid, corpus.test)]
         self.tune_L1 = both[0][: settings.tune_tokens or len(both[0])]
         pairs = itertools.product(settings.learning_rates, settings.decays)
         self.candidates = [Setting(rate, decay, settings.epsilon) for rate, decay in pairs]
@@ -404,7 +398,3 @@ class Evaluator:
 def finite(value: float) -> float | None:
     """Return a number unchanged, or None if it is not finite, which JSON cannot represent."""
     return value if math.isfinite(value) else None
-
-
-def _stream(ids_T: np.ndarray[Any, Any], streams: int, device: torch.device) -> Tensor:
-    return torch.from_numpy(batchify(ids_T, streams).astype(np.int64)).to(device)

@@ -80,8 +80,8 @@ def fit_unit(
     def is_whole(record: Mapping[str, Any]) -> bool:
         return bool(record["provenance"]["parents"] == _hashes(files))
 
-    decides = numerics(unit, device)
-    job = Job(unit.path, folder, DONE_FILE, ids, ids, device, decides, law_folder, files.values(), is_whole)
+    job = Job(name=unit.path, folder=folder, result=DONE_FILE, ids=ids, identity=ids, device=device,
+              numerics=numerics(unit, device), owned=law_folder, files=files.values(), is_whole=is_whole)  # fmt: skip
     return run_to_end(job, lambda: Fitting(unit, files, device, options.say, store or Store()), options)
 
 

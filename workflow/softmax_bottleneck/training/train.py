@@ -89,11 +89,11 @@ def train_run(
                             "the run again with --restart")  # fmt: skip
         return True
 
-    facts = {**run.settings, "seed": run.seed, "code": run.code, "vocabulary_size": corpus.vocabulary_size}
+    identity = {**run.settings, "seed": run.seed, "code": run.code, "vocabulary_size": corpus.vocabulary_size}
     files = [*(folder / name for name in (MODEL_FILE, EPOCHS_FILE, RUN_FILE)), *snapshots(folder)]
-    ids, decides = {"run_id": run.run_id}, numerics(run, device)
-    name = f"{run.model}/{run.seed}"
-    job = Job(name, folder, DONE_FILE, ids, _flat(facts), device, decides, files=files, is_whole=is_whole)
+    job = Job(name=f"{run.model}/{run.seed}", folder=folder, result=DONE_FILE, ids={"run_id": run.run_id},
+              identity=_flat(identity), device=device, numerics=numerics(run, device),
+              files=files, is_whole=is_whole)  # fmt: skip
     return run_to_end(job, begin, options)
 
 

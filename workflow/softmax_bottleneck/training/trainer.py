@@ -203,8 +203,8 @@ class Trainer:
     def __init__(self, run: Run, corpus: Corpus, device: torch.device) -> None:
         self.run, self.schedule, self.device = run, run.schedule, device
         pieces = np.array_split(corpus.train, run.schedule.pieces)
-        self.pieces = [_stream(piece, run.schedule.batch_size, device) for piece in pieces]
-        self.valid_LB = _stream(corpus.valid, run.schedule.eval_batch_size, device)
+        self.pieces = [stream(piece, run.schedule.batch_size, device) for piece in pieces]
+        self.valid_LB = stream(corpus.valid, run.schedule.eval_batch_size, device)
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
         self.model.head.set_precision(run.schedule.precision)
@@ -376,5 +376,6 @@ class Trainer:
         self._begin_epoch()
 
 
-def _stream(ids_T: np.ndarray[Any, Any], batch_size: int, device: torch.device) -> Tensor:
+def stream(ids_T: np.ndarray[Any, Any], batch_size: int, device: torch.device) -> Tensor:
+    """Return token ids [T] as a tensor [L, B] of `batch_size` parallel sequences (`batchify`) on a device."""
     return torch.from_numpy(batchify(ids_T, batch_size).astype(np.int64)).to(device)
