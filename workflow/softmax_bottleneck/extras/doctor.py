@@ -4,6 +4,7 @@ Nothing is changed, downloaded or submitted. Each check reports its result and, 
 """
 
 import argparse
+import re
 import shutil
 import sys
 from collections.abc import Iterable
@@ -13,11 +14,13 @@ from typing import NamedTuple
 from softmax_bottleneck.corpora.download import sources
 from softmax_bottleneck.jobs import processes
 from softmax_bottleneck.store import errors, paths, progress
-from softmax_bottleneck.study import Dataset, Study, load_dataset, load_yaml, plan
+from softmax_bottleneck.study import Dataset, Study, load_yaml, plan
+from softmax_bottleneck.study.datasets import OWN_BENCHMARK
 
 OK, NOTE, BAD = "ok", "note", "bad"  # fine; worth knowing; must be fixed first
 PROFILE = paths.ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
 LOCK = paths.ROOT / "envs" / "requirements.lock"
+NAMED = 4  # names in a result
 NOT_NEEDED_TO_RUN = {"pytest", "hypothesis", "ruff", "mypy", "snakefmt", "import-linter", "pytest-xdist"}
 
 
@@ -60,30 +63,27 @@ def examine(study: Study) -> list[Finding]:
 
     The checks of the device and of the study's size import packages. They are left out if a package is missing.
     """
-    near = study.file.resolve().parent
-    datasets = {dataset.name: dataset for dataset in study.datasets.values()}
-    used = {name for dataset in datasets.values() for name in (dataset.base, dataset.wordsim) if name}
-    datasets |= {name: load_dataset(name, near) for name in sorted(used - datasets.keys() - {"self"})}
-    data = [_files(study, dataset) for dataset in datasets.values() if dataset.kind != "language" and dataset.files]
-    packages = _packages()
+    used = {name for dataset in study.datasets.values() for name in (dataset.base, dataset.wordsim) if name}
+    names = (*study.datasets, *sorted(used - study.datasets.keys() - {OWN_BENCHMARK}))
+    datasets = [dataset for dataset in map(study.dataset, names) if dataset.kind != "language" and dataset.files]
+    findings = [_packages(), _slurm(), *(_files(study, dataset) for dataset in datasets)]
     # The other checks import torch, which may be missing.
-    return [packages, _slurm(), *data, *([] if packages.state == BAD else [_device(study), _size(study)])]
+    return findings if findings[0].state == BAD else [*findings, _device(study), _size(study)]
 
 
 # --- this machine ---------------------------------------------------------------------------------------------------
 def _packages() -> Finding:
     """Check that the packages of the lock file are installed: BAD if one is missing, NOTE if a version differs."""
-    lines = LOCK.read_text(encoding="utf-8").splitlines()
-    locked = dict(line.split("==") for line in lines if "==" in line and not line.startswith("#"))
+    locked = dict(re.findall(r"^([^#=]+)==(.+)$", LOCK.read_text(encoding="utf-8"), re.MULTILINE))
     absent, other = [], []
     for name in locked.keys() - NOT_NEEDED_TO_RUN:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             absent.append(name)
-        else:
-            if version.partition("+")[0] != locked[name]:  # 2.13.0+cu126 is 2.13.0, built for a GPU
-                other.append(f"{name} {version}")
+            continue
+        if version.partition("+")[0] != locked[name]:  # 2.13.0+cu126 is 2.13.0, built for a GPU
+            other.append(f"{name} {version}")
     if absent:
         return Finding("packages", BAD, f"not installed: {_few(absent)}", "make env, or install envs/requirements.lock")
     if other:
@@ -91,10 +91,10 @@ def _packages() -> Finding:
     return Finding("packages", OK, f"all as in envs/requirements.lock; Python {sys.version.split()[0]}")
 
 
-def _few(names: Iterable[str], shown: int = 4) -> str:
+def _few(names: Iterable[str]) -> str:
     listed = sorted(names)
-    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
-    return ", ".join(listed[:shown]) + more
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return ", ".join(listed[:NAMED]) + more
 
 
 def _output_of(*command: str) -> str | None:
@@ -151,9 +151,8 @@ def _files(study: Study, dataset: Dataset) -> Finding:
     A missing local file, for which the dataset's YAML gives a `path`, is BAD. Every other file may be in the folder of
     the corpus or in the study's mirror. If it is missing, the result is a NOTE, because `download` can fetch it.
     """
-    folders = [study.store.corpus_folder(dataset.name)]
     mirror = study.mirror / dataset.mirror if study.mirror and dataset.mirror else None
-    folders += [mirror] if mirror else []
+    folders = list(filter(None, (study.store.corpus_folder(dataset.name), mirror)))
     label, files = f"data: {dataset.name}", sources(dataset)
     absent = [str(file.path) for file in files if file.path and not file.path.is_file()]
     if absent:

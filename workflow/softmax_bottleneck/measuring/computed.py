@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from softmax_bottleneck.study import Study, load_dataset
+from softmax_bottleneck.study import Study
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,5 @@ def contexts_file(study: Study, name: str) -> str | None:
     `evaluate` stores the predicted words at these contexts. A dataset without a file uses the file of its `base`, the
     dataset that it is an excerpt of. The result is None if neither has a file.
     """
-    near = study.file.resolve().parent
-    dataset = load_dataset(name, near)
-    return dataset.contexts or (load_dataset(dataset.base, near).contexts if dataset.base else None)
+    dataset = study.dataset(name)
+    return dataset.contexts or (study.dataset(dataset.base).contexts if dataset.base else None)

@@ -27,7 +27,7 @@ from softmax_bottleneck.statistics.correlations import RESAMPLES, spearman
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.seeds import derive
-from softmax_bottleneck.study import Run, Study, load_dataset
+from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.study.datasets import OWN_BENCHMARK
 
 SHIFT = 1e-6  # added to every component of a normalised word vector, as published
@@ -199,5 +199,5 @@ def benchmark_files(study: Study, run: Run) -> dict[str, Path]:
         return {}
     if named == OWN_BENCHMARK:
         return {"known truth": study.store.corpus_folder(run.dataset) / SIMILARITY_FILE}
-    files = load_dataset(named, study.file.resolve().parent).files
+    files = study.dataset(named).files
     return {entry.get("label", name): study.store.corpus_folder(named) / name for name, entry in files.items()}

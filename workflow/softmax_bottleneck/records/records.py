@@ -123,6 +123,11 @@ class Records:
         return self._planned.get((stage, dataset, model), self.states.iloc[:0])
 
     @cached_property
+    def all_stages(self) -> pd.DataFrame:
+        """The rows of `states`, with an empty text in the column `stage`, and then those of `stages`."""
+        return pd.concat([self.states.assign(stage=""), self.stages], ignore_index=True)
+
+    @cached_property
     def _planned(self) -> dict[tuple[Hashable, ...], pd.DataFrame]:
         both = (self.states.assign(stage=""), self.stages)
         return {key: rows for frame in both for key, rows in frame.groupby(["stage", "dataset", "model"], sort=False)}

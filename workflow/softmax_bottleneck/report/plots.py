@@ -339,7 +339,7 @@ def count_note(source: Source, have: int | pd.DataFrame) -> str:
 
 def corpus_title(source: Source, dataset: str) -> str:
     """Return the title of a corpus, shortened to at most 48 characters."""
-    return textwrap.shorten(source.dataset(dataset).title, 48, placeholder="…") or dataset
+    return textwrap.shorten(source.study.dataset(dataset).title, 48, placeholder="…") or dataset
 
 
 def paper_title(source: Source, dataset: str, same: bool) -> str:

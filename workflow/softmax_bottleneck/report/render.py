@@ -162,7 +162,7 @@ def gaps(study: Study, found: records.Records) -> list[str]:
     Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. As long as
     the step `synthetic` has no results, a line follows for each experiment that shows results of this step.
     """
-    every, lines = with_stages(found), []
+    every, lines = found.all_stages, []
     keys = ("dataset", "model", "stage", "state", "reason")
     for (dataset, model, stage, state, reason), group in records.groups(every[every["state"] != "ok"], *keys):
         seeds = ", ".join(map(str, group["seed"]))
@@ -178,15 +178,6 @@ def gaps(study: Study, found: records.Records) -> list[str]:
 
 
 # --- runs ----------------------------------------------------------------------------------------------------------
-def with_stages(found: records.Records) -> pd.DataFrame:
-    """Return one frame of training runs, finetunings and dynamic evaluations, with the columns STAGE_COLUMNS.
-
-    The rows of `Records.states`, one per training run, come first, with an empty text in `stage`. The rows of
-    `Records.stages` follow.
-    """
-    return pd.concat([found.states.assign(stage=""), found.stages], ignore_index=True)
-
-
 def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
     """Return the planned runs for the page, grouped by corpus and model.
 
@@ -201,7 +192,7 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
         number is an empty text.
     """
     parts = []
-    for (dataset,), states in records.groups(with_stages(found), "dataset"):
+    for (dataset,), states in records.groups(found.all_stages, "dataset"):
         models: list[dict[str, Any]] = []
         for (model,), own in records.groups(states, "model"):
             runs = []
@@ -346,7 +337,7 @@ def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
         raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, known)}")
     about = metrics.find(metric)
     yield f"{name}: {about.definition}"
-    paths = with_stages(results).set_index(["run_id", "stage"])["path"].to_dict()
+    paths = results.all_stages.set_index(["run_id", "stage"])["path"].to_dict()
     for (condition,), lines in records.groups(own.sort_values("seed"), "condition"):
         mean = Summary.of(lines["value"])
         yield f"{condition or 'mean'}: {numbers.spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"

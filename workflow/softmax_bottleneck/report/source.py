@@ -142,7 +142,6 @@ class Source:
     def __init__(self, study: Study, experiment: PlannedExperiment, results: records.Records) -> None:
         self.study, self.experiment, self.records = study, experiment, results
         self.published = read_published(experiment.published)
-        self._folder = study.file.resolve().parent
         self.datasets = experiment.datasets
         self.corpora = (*experiment.datasets, *experiment.absent_datasets)
         self.models = {model: label(study, model) for model in experiment.models}
@@ -170,7 +169,7 @@ class Source:
 
         def text(placeholder: re.Match[str]) -> str:  # `corpora`, or a setting like `schedule.epochs`
             if placeholder[1] == "corpora":
-                return " and ".join(self.dataset(name).title for name in self.corpora[: len(self.datasets) or None])
+                return " and ".join(self.study.dataset(name).title for name in self.datasets or self.corpora)
             group, _, setting = placeholder[1].partition(".")
             optimizer = OF_OPTIMIZERS.get(setting)
             chosen = [run for run in runs if optimizer in (None, run.schedule.optimizer)]
@@ -181,26 +180,22 @@ class Source:
 
         return re.sub(r"[{]([a-z_.]+)[}]", text, self.experiment.caption)
 
-    def dataset(self, name: str) -> Dataset:
-        """Return the study's dataset `name`. A dataset that the study lacks is read from datasets/`name`.yaml."""
-        return self.study.datasets.get(name) or load_dataset(name, self._folder)
-
     def corpus(self, dataset: str) -> str:
         """Return the name of the published corpus whose numbers are compared with those of this dataset.
 
         It is the name in report/published, for the published corpus itself and for its proxies. A dataset that is
         neither has its own name.
         """
-        return published_dataset(self.dataset(dataset))
+        return published_dataset(self.study.dataset(dataset))
 
     def published_title(self, dataset: str) -> str:
         """Return the title of the published corpus whose numbers are compared with those of this dataset."""
         titles = {published_dataset(corpus): corpus.title for corpus in paper_study().datasets.values()}
-        return titles.get(self.corpus(dataset), self.dataset(dataset).title)
+        return titles.get(self.corpus(dataset), self.study.dataset(dataset).title)
 
     def is_published(self, dataset: str) -> bool:
         """Return True if papers publish numbers for this corpus itself, not only for one that it is a proxy for."""
-        return bool(self.dataset(dataset).published_as)
+        return bool(self.study.dataset(dataset).published_as)
 
     def section(self, dataset: str, rows: cells.Labels, columns: cells.Labels, cell: cells.CellOf) -> Section:
         """Return the section of a table for one corpus.
@@ -214,7 +209,7 @@ class Source:
             columns: {key of a column: label}.
             cell: function `cell(row key, column key)` that returns the cell.
         """
-        title, published = self.dataset(dataset).title, self.published_title(dataset)
+        title, published = self.study.dataset(dataset).title, self.published_title(dataset)
         if self.experiment.quotes and published != title:
             title = f"{title}; in the paper: {published}"
         return cells.section(dataset, title, rows, columns, cell)

@@ -126,6 +126,14 @@ class Study:
         now = load_study(self.file, self.overrides, self.store, with_choices)
         return dataclasses.replace(now, max_wall=self.max_wall, time_margin=self.time_margin)
 
+    def dataset(self, name: str) -> Dataset:
+        """Return a dataset of the study, or any other one (datasets/<name>.yaml near the study's file or in config).
+
+        Raises:
+            UserError: no such file exists, or it is not valid.
+        """
+        return self.datasets.get(name) or load_dataset(name, self.file.resolve().parent)
+
     # --- what experiments include
     def runs_of(self, experiment: PlannedExperiment) -> tuple[Run, ...]:
         """Return the training runs that an experiment needs: one per model, corpus and seed.

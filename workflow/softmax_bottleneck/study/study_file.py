@@ -21,6 +21,11 @@ from softmax_bottleneck.study.fits import FitPlan
 
 SeedChoice = Literal["all", "author", "random"]
 LONGEST_NAME = 80  # characters of a model's name, a folder name
+# What a table or figure comes from: a paper, or a study of this repository.
+Paper = Literal["parthiban2021", "kanai2018", "ganea2019", "merity2017", "benka2021"]
+OwnStudy = Literal[
+    "known-truth", "both-sides", "gradient", "natural", "published-size", "plif-rank", "this-study", "tuned"
+]
 CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
 
 
@@ -81,21 +86,7 @@ class Experiment:
     """
 
     id: schema.Name
-    source: Literal[
-        "parthiban2021",
-        "kanai2018",
-        "ganea2019",
-        "merity2017",
-        "benka2021",
-        "known-truth",
-        "both-sides",
-        "gradient",
-        "natural",
-        "published-size",
-        "plif-rank",
-        "this-study",
-        "tuned",
-    ]
+    source: Literal[Paper, OwnStudy]
     artefact: str
     kind: Literal["table", "figure"]
     title: str

@@ -33,7 +33,6 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, find
@@ -91,9 +90,9 @@ class CorpusData:
         `stage` is `finetuned`, `dynamic`, or empty for training. The keys of a dict are `stage` and the columns of the
         table `Records.states`, such as label, seed, path, state and planned_epochs.
         """
-        every = pd.concat([self.records.states.assign(stage=""), self.records.stages])
-        own = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
-        return {(str(model), str(stage)): states.to_dict("records") for (model, stage), states in own}
+        every = self.records.all_stages
+        runs = every[every["dataset"] == self.dataset].groupby(["model", "stage"], sort=False)
+        return {(str(model), str(stage)): states.to_dict("records") for (model, stage), states in runs}
 
     @cached_property
     def truth(self) -> Mapping[str, float]:

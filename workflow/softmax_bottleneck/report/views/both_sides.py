@@ -78,7 +78,7 @@ def top_m_figure(source: Source, *, synthetic: Literal["top-m"]) -> plots.Drawin
     canvas, ((panel,),) = plots.panels(1, 1, 8.6, 4.2)
     for number, ((dataset, words), own) in enumerate(groups(data.sort_values("d"), "dataset", "V")):
         trained = dataset != "synthetic"
-        name = f"{source.dataset(dataset).title}, trained" if trained else "random"
+        name = f"{source.study.dataset(dataset).title}, trained" if trained else "random"
         look = {"color": plots.SPARE[number % len(plots.SPARE)], "label": f"{name}, V = {int(words):,}"}
         error = [own[TOP_M] - own["low"], own["high"] - own[TOP_M]]
         panel.errorbar(own["d"], own[TOP_M], yerr=error, fmt="D" if trained else "o-", capsize=3, **look)

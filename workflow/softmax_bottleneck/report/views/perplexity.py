@@ -122,7 +122,7 @@ def truth_table(source: Source) -> Iterator[Section]:
     as if it were a model.
     """
     for dataset in source.corpora:
-        if source.dataset(dataset).kind != "language":
+        if source.study.dataset(dataset).kind != "language":
             continue
         section, rows = summary_table(source, dataset), list[Row]()
         for key, (name, exact_metrics) in EXACT.items():

@@ -543,7 +543,7 @@ def robustness_table(
 
     note = ""
     if dataset:
-        where = f"{label(source.study, model)} on {source.dataset(dataset).title}"
+        where = f"{label(source.study, model)} on {source.study.dataset(dataset).title}"
         note = f"The matrix is that of {where}: its first {int(contexts):,} test contexts."
     yield section("synthetic", "Ten singular values of a trained model", steps, columns, cell, note)
 

@@ -43,7 +43,7 @@ def wordsim_table(source: Source, dataset: str) -> Section:
         if column in (PAIRS, PAIRS_UNKNOWN):
             return _coverage_cell(source, dataset, counts, benchmark, column)
         cell = source.cell(dataset, column, rho, benchmark)
-        is_foreign = benchmark not in measured and source.dataset(dataset).kind == "language"
+        is_foreign = benchmark not in measured and source.study.dataset(dataset).kind == "language"
         return replace(cell, gaps=("not a benchmark of this language",)) if is_foreign else cell
 
     columns = source.rows | {PAIRS: "pairs", PAIRS_UNKNOWN: "not in vocabulary"}
@@ -89,7 +89,7 @@ def _coverage_cell(
         condition: the benchmark as `benchmark=<name>`.
         metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
     """
-    count, size = counts.get((metric, condition)), source.dataset(dataset).vocabulary_size
+    count, size = counts.get((metric, condition)), source.study.dataset(dataset).vocabulary_size
     corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
     published = source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"})
     blank = Cell(published=published, metric=metric, same=source.is_published(dataset))
