@@ -204,4 +204,4 @@ def test_a_body_without_memory_is_refused(tmp_path):
     run = transformer_run()
     net = model.build(run, VOCABULARY)
     with pytest.raises(UserError, match="transformer does not"):
-        evaluation.evaluate(config.Evaluation(run, SETTINGS), net, CORPUS, tmp_path, {})
+        evaluation.evaluate(config.Evaluation(run, SETTINGS), net, CORPUS, tmp_path, parents={})

@@ -18,7 +18,7 @@ from softmax_bottleneck.records import collect, verify
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Unit
+from softmax_bottleneck.study import Head, Unit
 from softmax_bottleneck.study.languages import LanguageSettings
 from softmax_bottleneck.training import fit as fitting
 from softmax_bottleneck.training import free_contexts
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 def fitted(
     law: laws.KnownDistributions, head: str, width: int, updates: int, rate: float = 0.1, bias: bool = False, **options
 ):
-    one = FreeContexts(head, options, width, law.p_NM.shape, bias, 1, CPU)
+    one = FreeContexts(Head(head, options), width, law.p_NM.shape, bias=bias, seed=1, device=CPU)
     recipe = Recipe(sample=0, bias=bias, updates=updates, learning_rate=rate)
     for number in range(updates):
         free_contexts.update([one], law, recipe, 1, number, CPU)
@@ -89,7 +89,7 @@ def test_every_update_has_its_own_sample_with_the_true_frequencies():
 
 def test_one_update_is_the_gradient_of_the_exact_loss(monkeypatch):
     law = laws.dirichlet(0.5, 6, 9, seed=1)
-    one = FreeContexts("softmax", {}, 3, (9, 6), False, 1, CPU)
+    one = FreeContexts(Head("softmax"), 3, (9, 6), bias=False, seed=1, device=CPU)
     h, w = one.contexts_ND.detach().double().numpy(), one.head.decoder.weight.detach().double().numpy()
     difference = np.exp(log_softmax(h @ w.T)) - law.p_NM  # d loss / d logits, mean weight one
     monkeypatch.setitem(free_contexts.CHUNK_CELLS, "cpu", 12)  # two rows at a time
@@ -122,13 +122,14 @@ def test_a_softmax_wide_enough_is_exact_and_a_narrow_one_is_not():
 
 def test_parameters_are_counted_and_cut_to_equal_ones():
     shape = (30, 9)
-    one = FreeContexts("mos", {"components": 2}, 4, shape, True, 1, CPU)
+    mos = Head("mos", {"components": 2})
+    one = FreeContexts(mos, 4, shape, bias=True, seed=1, device=CPU)
     # contexts, words and biases, K projections of D x D with bias, and K weights of the mixture
     by_hand = 30 * 4 + 9 * 4 + 9 + 2 * (4 * 4 + 4) + 2 * 4
-    assert one.parameters == free_contexts.count_parameters("mos", {"components": 2}, 4, shape, True) == by_hand
-    most = free_contexts.count_parameters("softmax", {}, 6, shape, True)
-    width = free_contexts.width_with("mos", {"components": 2}, shape, True, most)
-    counts = [free_contexts.count_parameters("mos", {"components": 2}, w, shape, True) for w in (width, width + 1)]
+    assert one.parameters == free_contexts.count_parameters(mos, 4, shape, True) == by_hand
+    most = free_contexts.count_parameters(Head("softmax"), 6, shape, True)
+    width = free_contexts.width_with(mos, shape, True, most)
+    counts = [free_contexts.count_parameters(mos, w, shape, True) for w in (width, width + 1)]
     assert counts[0] <= most < counts[1]
     assert not fitted(laws.dirichlet(1.0, 5, 6, seed=1), "softmax", 2, 3).head.decoder.bias.any()
 

@@ -9,6 +9,7 @@ import torch
 from fit_plans import LANGUAGE, units
 from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.known_distributions import dirichlet, make_distributions
+from softmax_bottleneck.study import Head
 from softmax_bottleneck.training import free_contexts
 from softmax_bottleneck.training.fit import fit_unit
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
@@ -19,8 +20,8 @@ KNOWN = dataclasses.replace(dirichlet(0.5, 12, 6, seed=1), weight_N=np.arange(1.
 
 
 def begun(name: str, width: int, **options: object) -> FreeContexts:
-    options = heads.options(name, options)
-    return FreeContexts(name, options, width, KNOWN.p_NM.shape, True, 1, torch.device("cpu"))
+    head = Head(name, heads.options(name, options))
+    return FreeContexts(head, width, KNOWN.p_NM.shape, bias=True, seed=1, device=torch.device("cpu"))
 
 
 def naive(fit: FreeContexts) -> dict[str, float]:
@@ -75,7 +76,7 @@ def test_a_fit_is_measured_after_a_twentieth_of_its_updates_and_at_its_end(tmp_p
     rows = fit_unit(unit, tmp_path / "unit", tmp_path / "law")["rows"]
     found = {row["metric"]: row["value"] for row in rows if row["model"] == "softmax"}
     known, recipe = make_distributions(unit.kind, unit.law, unit.seed), Recipe(0, True, 40, 0.05)
-    fit = FreeContexts("softmax", {}, 3, known.p_NM.shape, True, unit.seed, torch.device("cpu"))
+    fit = FreeContexts(Head("softmax"), 3, known.p_NM.shape, bias=True, seed=unit.seed, device=torch.device("cpu"))
     for number in range(40):
         free_contexts.update([fit], known, recipe, unit.seed, number, torch.device("cpu"))
         when = {1: "_early", 39: ""}.get(number)

@@ -7,22 +7,21 @@ that width could gain at most.
 Shapes: N contexts, V words, M kept words.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.own_model.log_probs import Layer
 from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.study import Head
 
-# Head -> its options and its step size, the best one on natural distributions of tens to hundreds of words.
-HEADS: Mapping[str, tuple[Mapping[str, Any], float]] = {
-    "softmax": ({}, 0.3),
-    "mos": ({"components": 4, "dropout_latent": 0}, 0.1),
-    "multi-facet": ({"components": 3, "partitions": 4}, 0.1),
-}
+# Heads with the step size that is best on natural distributions of tens to hundreds of words.
+HEADS = (
+    (Head("softmax"), 0.3),
+    (Head("mos", {"components": 4, "dropout_latent": 0}), 0.1),
+    (Head("multi-facet", {"components": 3, "partitions": 4}), 0.1),
+)
 WIDTHS = (8, 16, 32, 64, 128)
 CONTEXTS, WORDS, UPDATES = 512, 512, 1000  # contexts and words at most
 
@@ -86,16 +85,16 @@ def price(layer: Layer, say: Say) -> PriceCurve:
     p_NM, kept_mass = truth_of(layer)
     known = KnownDistributions(p_NM, np.full(len(p_NM), 1 / len(p_NM)))
     device, priced = torch.device("cpu"), list[PricedHead]()
-    for head, (options, rate) in HEADS.items():
+    for head, rate in HEADS:
         for width in [width for width in WIDTHS if width < min(p_NM.shape)]:
-            most = free_contexts.count_parameters("softmax", {}, width, p_NM.shape, bias=True)
-            narrowed = free_contexts.width_with(head, options, p_NM.shape, bias=True, most=most)
-            fit = free_contexts.FreeContexts(head, options, narrowed, p_NM.shape, bias=True, seed=1, device=device)
+            most = free_contexts.count_parameters(Head("softmax"), width, p_NM.shape, bias=True)
+            narrowed = free_contexts.width_with(head, p_NM.shape, bias=True, most=most)
+            fit = free_contexts.FreeContexts(head, narrowed, p_NM.shape, bias=True, seed=1, device=device)
             recipe = free_contexts.Recipe(sample=0, bias=True, updates=UPDATES, learning_rate=rate)
             for number in range(UPDATES):
                 free_contexts.update([fit], known, recipe, seed=1, number=number, device=device)
             nats = free_contexts.distances(fit, known, rows=len(p_NM))["kl_nats"]
-            priced.append(PricedHead(head, width, fit.parameters, nats, nats / known.no_context_nats))
-            say(f"price of {head} at width {width}: {nats:.4f} nats")
+            priced.append(PricedHead(head.name, width, fit.parameters, nats, nats / known.no_context_nats))
+            say(f"price of {head.name} at width {width}: {nats:.4f} nats")
     contexts, words = p_NM.shape
     return PriceCurve(contexts, words, kept_mass, known.no_context_nats, UPDATES, priced)

@@ -15,15 +15,15 @@ SCHEMA = 1  # version of the provenance block
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
 
 
-def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str, object]:
+def block(parents: Mapping[str, str] | None = None, **entries: object) -> dict[str, object]:
     """Return the provenance of a result: versions, hardware, commit, and the hashes of its inputs.
 
     Args:
         parents: name -> sha256 of every input (default: no inputs).
-        facts: further entries, such as run_id, flags and interruptions.
+        entries: further entries, such as run_id, flags and interruptions.
 
     Returns:
-        A dict with all of `facts` and these keys: `schema` (version of this format), `parents`, `git` (`commit`, and
+        A dict with all of `entries` and these keys: `schema` (version of this format), `parents`, `git` (`commit`, and
         `dirty`, which is True if there are uncommitted changes), `versions` (of Python and PACKAGES) and `hardware`
         (`cpu`: model of the processor, `cores`: number of logical cores, `machine`: architecture, such as x86_64). The
         commit is "unknown" outside a Git repository.
@@ -49,5 +49,5 @@ def block(parents: Mapping[str, str] | None = None, **facts: object) -> dict[str
         "git": {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")},
         "versions": versions,
         "hardware": {"cpu": cpu, "cores": os.cpu_count(), "machine": platform.machine()},
-        **facts,
+        **entries,
     }

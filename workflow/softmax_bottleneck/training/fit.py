@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from softmax_bottleneck.corpora.known_distributions import KnownDistributions, make_distributions, natural
+from softmax_bottleneck.corpora.known_distributions import make_distributions, natural
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
@@ -122,11 +122,10 @@ class Fitting(Work):
 
     def __init__(self, unit: Unit, files: Mapping[str, Path], device: torch.device, say: Say, store: Store) -> None:
         self.unit, self.files, self.device, self.say = unit, files, device, say
-        self.known: KnownDistributions = (
-            natural(store.fits_folder(f"truths/{unit.truth.path}"))
-            if unit.truth
-            else make_distributions(unit.kind, unit.law, unit.seed)
-        )
+        if unit.truth:
+            self.known = natural(store.fits_folder(f"truths/{unit.truth.path}"))
+        else:
+            self.known = make_distributions(unit.kind, unit.law, unit.seed)
         self.rates = best_rates(unit, store) if unit.search else {}
         self.recipe = Recipe(unit.sample, unit.bias, unit.updates, 1.0 if unit.search else unit.learning_rate)
         pending = {fit.file_name: fit for fit in unit.fits if not artefacts.is_sound(files[fit.file_name])}
@@ -142,9 +141,9 @@ class Fitting(Work):
         """
         shape, bias, width = self.known.p_NM.shape, self.unit.bias, fit.width
         if fit.equal_to is not None:
-            most = free_contexts.count_parameters(fit.equal_to.name, fit.equal_to.options, width, shape, bias)
-            width = free_contexts.width_with(fit.head.name, fit.head.options, shape, bias, most)
-        fitted = FreeContexts(fit.head.name, fit.head.options, width, shape, bias, self.unit.seed, self.device)
+            most = free_contexts.count_parameters(fit.equal_to, width, shape, bias)
+            width = free_contexts.width_with(fit.head, shape, bias, most)
+        fitted = FreeContexts(fit.head, width, shape, bias=bias, seed=self.unit.seed, device=self.device)
         fitted.rate_factor = self.rates.get(fit.model, 1.0)
         return fitted
 
@@ -164,8 +163,8 @@ class Fitting(Work):
         If the unit's `gradient` is true, the gradient shares and the KL divergence of every fit are measured once, when
         5 % of the updates are done (`_early`).
         """
-        fits = list(self.fits.values())
-        free_contexts.update(fits, self.known, self.recipe, self.unit.seed, self.updates, self.device)
+        fits, seed = list(self.fits.values()), self.unit.seed
+        free_contexts.update(fits, self.known, self.recipe, seed=seed, number=self.updates, device=self.device)
         self.updates += 1
         if self.unit.gradient and self.updates == max(1, int(EARLY * self.recipe.updates)):
             self.early = {name: self._early(fitted) for name, fitted in self.fits.items()}
@@ -178,9 +177,9 @@ class Fitting(Work):
         `gradient_flow`), and `kl_nats_early`, the mean KL divergence from the true distributions in nats.
         """
         rows = free_contexts.chunk_rows(self.known, self.device)
-        found = gradient_flow.gradient_shares(fitted, self.known)
-        found["kl_nats"] = free_contexts.distances(fitted, self.known, rows)["kl_nats"]
-        return {f"{name}_early": value for name, value in found.items() if math.isfinite(value)}
+        metrics = gradient_flow.gradient_shares(fitted, self.known)
+        metrics["kl_nats"] = free_contexts.distances(fitted, self.known, rows)["kl_nats"]
+        return {f"{name}_early": value for name, value in metrics.items() if math.isfinite(value)}
 
     def state(self) -> dict[str, Any]:
         """Return the state of all fits, for resuming."""
@@ -214,20 +213,19 @@ class Fitting(Work):
         """
         for fit in self.unit.fits:
             if fit.file_name in self.fits:
-                facts = self._measured(fit, self.fits.pop(fit.file_name))
+                content = self._measured(fit, self.fits.pop(fit.file_name))
                 session.lease.beat()
-                artefacts.write_json(self.files[fit.file_name], facts)
+                artefacts.write_json(self.files[fit.file_name], content)
         metrics = {("law", ""): free_contexts.law_metrics(self.known)}
         if self._is_ranked():
             widths = sorted({fit.width for fit in self.unit.fits})
             metrics["law", ""] |= free_contexts.law_ranks(self.known, widths, self.unit.bias)
         for fit in self.unit.fits:
             metrics[fit.model, fit.condition] = artefacts.read_json(self.files[fit.file_name])["metrics"]
-        rows = [
-            {"table": self.unit.plan, "model": model, "condition": ";".join(filter(None, [self.unit.condition, own])),
-             "metric": metric, "value": float(value), "seed": self.unit.seed}
-            for (model, own), values in metrics.items() for metric, value in values.items()
-        ]  # fmt: skip
+        rows, common = list[dict[str, Any]](), {"table": self.unit.plan, "seed": self.unit.seed}
+        for (model, of_fit), values in metrics.items():
+            place = common | {"model": model, "condition": ";".join(filter(None, [self.unit.condition, of_fit]))}
+            rows += [place | {"metric": metric, "value": float(value)} for metric, value in values.items()]
         return {"status": "ok", "rows": rows, "wall_s": session.wall_s()}, _hashes(self.files), {}
 
     def _is_ranked(self) -> bool:
@@ -253,10 +251,8 @@ class Fitting(Work):
         metrics |= {"parameters": fitted.parameters, "width": fitted.contexts_ND.shape[1]}
         if self.unit.truth:
             metrics |= free_contexts.top_distances(fitted, self.known, rows)
-            metrics |= {
-                "update_ms": 1e3 * fitted.cpu_s / self.recipe.updates,
-                "learning_rate": self.recipe.rate(0) * fitted.rate_factor,
-            }
+            metrics["update_ms"] = 1e3 * fitted.cpu_s / self.recipe.updates
+            metrics["learning_rate"] = self.recipe.rate(0) * fitted.rate_factor
         if sound and self._is_ranked():
             try:
                 metrics |= free_contexts.ranks(fitted, self.known, rows)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +29,9 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor, nn
 
-from softmax_bottleneck import heads
-from softmax_bottleneck.corpora.known_distributions import (
-    KnownDistributions,
-    fresh_sample,
-    spectrum_of,
-    squared_error_bound,
-)
+from softmax_bottleneck import heads, study
+from softmax_bottleneck.corpora import known_distributions
+from softmax_bottleneck.corpora.known_distributions import KnownDistributions
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.ranks import gram_singular_values, rank_report
 from softmax_bottleneck.store.seeds import derive
@@ -74,8 +70,7 @@ class FreeContexts:
     """A head and one free vector per context, with their optimiser, during a fit.
 
     Args:
-        name: name of the head, such as "mos".
-        options: options of the head, such as {"components": 3}.
+        head: name and options of the head, such as Head("mos", {"components": 3}).
         width: width D of context and word vectors.
         shape: (number of contexts N, number of words M).
         bias: True to fit a bias per word; otherwise all biases stay zero.
@@ -92,20 +87,13 @@ class FreeContexts:
     cpu_s = 0.0
 
     def __init__(
-        self,
-        name: str,
-        options: Mapping[str, Any],
-        width: int,
-        shape: tuple[int, int],
-        bias: bool,
-        seed: int,
-        device: torch.device,
+        self, head: study.Head, width: int, shape: tuple[int, int], *, bias: bool, seed: int, device: torch.device
     ) -> None:
         contexts, words = shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(seed, "free contexts", width))  # the same start for all heads
             start_ND = torch.randn(contexts, width) * START_SCALE
-            self.head = _head(name, options, width, words, bias)
+            self.head = _build(head, width, words, bias)
         self.contexts_ND = nn.Parameter(start_ND.to(device))
         self.head.to(device).eval()  # dropout is off
         trained = [self.contexts_ND, *(p for p in self.head.parameters() if p.requires_grad)]
@@ -157,40 +145,41 @@ class FreeContexts:
         self.optimiser.load_state_dict({"state": moments, "param_groups": groups})  # Adam counts its steps on the CPU
 
 
-def _head(name: str, options: Mapping[str, Any], width: int, words: int, bias: bool) -> Head:
-    head = heads.build(name, vocabulary_size=words, context_size=width, embedding_size=width, **options)
-    head.decoder.bias.requires_grad_(bias)  # it is initialised to zero, and stays zero without a bias
-    return head
+def _build(head: study.Head, width: int, words: int, bias: bool) -> Head:
+    sizes = {"vocabulary_size": words, "context_size": width, "embedding_size": width}
+    built = heads.build(head.name, **sizes, **head.options)
+    built.decoder.bias.requires_grad_(bias)  # it is initialised to zero, and stays zero without a bias
+    return built
 
 
-def count_parameters(name: str, options: Mapping[str, Any], width: int, shape: tuple[int, int], bias: bool) -> int:
+def count_parameters(head: study.Head, width: int, shape: tuple[int, int], bias: bool) -> int:
     """Return the number of fitted parameters: context vectors, word vectors, and the head's other parameters.
 
     Args:
-        name, options: the head and its options, such as "mos" and {"components": 3}.
+        head: name and options of the head.
         width: width of context and word vectors.
         shape: (number of contexts, number of words).
         bias: True if every word has a fitted bias.
     """
     with torch.device("meta"):
-        head = _head(name, options, width, shape[1], bias)
-    return shape[0] * width + sum(p.numel() for p in head.parameters() if p.requires_grad)
+        built = _build(head, width, shape[1], bias)
+    return shape[0] * width + sum(p.numel() for p in built.parameters() if p.requires_grad)
 
 
-def width_with(name: str, options: Mapping[str, Any], shape: tuple[int, int], bias: bool, most: int) -> int:
+def width_with(head: study.Head, shape: tuple[int, int], bias: bool, most: int) -> int:
     """Return the largest width at which a head has at most `most` fitted parameters.
 
     Context vectors, word vectors and the head's other parameters are counted. The result is at least 1, even if a head
     of width 1 has more parameters.
 
     Args:
-        name, options: the head and its options, such as "mos" and {"components": 3}.
+        head: name and options of the head.
         shape: (number of contexts, number of words).
         bias: True if every word has a fitted bias.
         most: largest number of parameters.
     """
     width = 1
-    while count_parameters(name, options, width + 1, shape, bias) <= most:
+    while count_parameters(head, width + 1, shape, bias) <= most:
         width += 1
     return width
 
@@ -208,7 +197,7 @@ def update(
 
     `number` is the number of the update, from 0. The step size depends on `number`, the sample on `number` and `seed`.
     """
-    sample_NM = fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
+    sample_NM = known_distributions.fresh_sample(known, recipe.sample, seed, number) if recipe.sample else None
     rows = chunk_rows(known, device)
     for start in range(0, len(known.p_NM), rows):
         part = slice(start, start + rows)
@@ -320,9 +309,9 @@ def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> d
         `rank_press_low`, `rank_press_high`, and effective ranks such as `rank_eff_1e-3`. The bound of width 16 has the
         key `squared_error_bound_d16`.
     """
-    spectrum = spectrum_of(known)
+    spectrum = known_distributions.spectrum_of(known)
     found: dict[str, float] = dict(rank_report(spectrum).metrics())
     for width in widths:
-        least = squared_error_bound(spectrum.sigma, width + 1 + bias)
+        least = known_distributions.squared_error_bound(spectrum.sigma, width + 1 + bias)
         found[f"squared_error_bound_d{width}"] = least / known.p_NM.size
     return found

@@ -34,6 +34,8 @@ from softmax_bottleneck.corpora.known_distributions import KnownDistributions
 from softmax_bottleneck.heads.base import Head
 from softmax_bottleneck.training.free_contexts import FreeContexts
 
+Float64 = NDArray[np.float64]
+
 STEP = 1e-4  # of the difference quotients, in float64; context vectors have lengths of some tenths
 CELLS = 1 << 22  # limit on entries of all J together; beyond it, only evenly spaced contexts are used
 SMALLEST_SINGULAR = 1e-9  # relative to the largest; smaller ones are errors of the difference quotients
@@ -66,14 +68,11 @@ def gradient_shares(fit: FreeContexts, known: KnownDistributions) -> dict[str, f
     }
 
 
-Float64 = NDArray[np.float64]
-
-
 def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
     """Return the derivative [N, V] of log Q when h moves along the unit vector `unit_D`, by central differences."""
     up_NV, down_NV = (head.log_probs(h_ND + sign * STEP * unit_D) for sign in (1.0, -1.0))
-    found: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
-    return found
+    slope_NV: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
+    return slope_NV
 
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:
