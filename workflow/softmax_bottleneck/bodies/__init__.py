@@ -1,7 +1,5 @@
 """The bodies, i.e. the networks below the output heads: one module each, whose `BODY` is the class of the network."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from typing import Any
@@ -27,7 +25,6 @@ def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:
     for name, value in options.items():
         if name not in own and value:
             raise UserError(f"body: {kind} has no {name}, so it must be 0, not {value}")
-    body: Body = module.BODY(
+    return module.BODY(
         vocabulary_size=vocabulary_size, **{name: value for name, value in options.items() if name in own}
     )
-    return body

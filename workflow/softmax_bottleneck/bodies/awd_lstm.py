@@ -5,8 +5,6 @@ The variant with a narrower last layer is by Yang et al. 2018.
 Shapes: T time steps, B parallel sequences, D width of a layer's input or output, V words, H units of a layer, G = 4 H.
 """
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from functools import cache
 from typing import Any

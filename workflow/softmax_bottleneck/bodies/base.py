@@ -3,8 +3,6 @@
 Shapes: T time steps, B parallel sequences, D width of the hidden states that the head reads.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

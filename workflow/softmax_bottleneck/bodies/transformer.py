@@ -11,8 +11,6 @@ attends at least to itself.
 Shapes: T time steps, B sequences, D width, V words, H attention heads, E = D / H, F hidden units of ff.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -144,8 +142,7 @@ class _Layer(nn.Module):
         x_TBD = self.attention_norm(x_TBD + dropped(attended_TBD, dropout, generator))
         wide_TBF = dropped(self.widened(x_TBD).relu(), dropout, generator)
         narrowed_TBD = self.narrowed(wide_TBF)
-        normed_TBD: Tensor = self.feedforward_norm(x_TBD + dropped(narrowed_TBD, dropout, generator))
-        return normed_TBD
+        return self.feedforward_norm(x_TBD + dropped(narrowed_TBD, dropout, generator))
 
     def _attend(self, x_TBD: Tensor, later_TT: Tensor, dropout: float, generator: torch.Generator | None) -> Tensor:
         """Return the causal multi-head attention of `x_TBD` to itself, [T, B, D].
@@ -160,8 +157,7 @@ class _Layer(nn.Module):
         score_BHTT = (query_BHTE / math.sqrt(width // self.heads)) @ key_BHTE.transpose(2, 3)
         weight_BHTT = score_BHTT.masked_fill(later_TT, -math.inf).softmax(3)
         seen_BHTE = dropped(weight_BHTT, dropout, generator) @ value_BHTE
-        mixed_TBD: Tensor = self.mixed(seen_BHTE.permute(2, 0, 1, 3).reshape(length, batch, width))
-        return mixed_TBD
+        return self.mixed(seen_BHTE.permute(2, 0, 1, 3).reshape(length, batch, width))
 
 
 BODY = Transformer

@@ -3,8 +3,6 @@
 Shapes: T tokens of a stream, L rows of a batched stream, B columns, V words.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A file comes from a mirror folder, from a web address, or from a path relative t
 synthetic language is not fetched but sampled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import re
@@ -255,14 +253,10 @@ def _copy_checked(read: Callable[[int], bytes], file: Source, out: BinaryIO) -> 
 
 def _copy_from_address(address: str, file: Source, how: Transfer, out: BinaryIO) -> None:
     _check_scheme(address, how.schemes)
-    with _open(address, how) as response:
-        _copy_checked(response.read1, file, out)
-
-
-def _open(address: str, how: Transfer) -> Any:
     opener = urllib.request.build_opener(_StrictRedirects(how.schemes))
     request = urllib.request.Request(address, headers={"User-Agent": "softmax-bottleneck"})
-    return opener.open(request, timeout=how.silence_limit_s)
+    with opener.open(request, timeout=how.silence_limit_s) as response:
+        _copy_checked(response.read1, file, out)
 
 
 def _check_scheme(address: str, schemes: tuple[str, ...]) -> None:

@@ -12,8 +12,6 @@ Natural distributions, of a language model on a text, are read from a file that 
 Shapes: N contexts, M words.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,8 +54,7 @@ class KnownDistributions:
     @cached_property
     def joint_NM(self) -> Array:
         """The joint probability of each pair (context, word): the context's weight times P*."""
-        joint_NM: Array = self.weight_N[:, None] * self.p_NM
-        return joint_NM
+        return self.weight_N[:, None] * self.p_NM
 
     @cached_property
     def entropy_N(self) -> Array:

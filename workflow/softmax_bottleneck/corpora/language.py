@@ -106,8 +106,7 @@ class Language:
         """
         left_CR, right_VR = self._factors()
         core: Floats = np.linalg.qr(left_CR)[1] @ np.linalg.qr(right_VR)[1].T
-        values: Floats = np.linalg.svd(core, compute_uv=False).astype(np.float64)
-        return values
+        return np.linalg.svd(core, compute_uv=False).astype(np.float64)
 
     def _factors(self) -> tuple[Floats, Floats]:
         contexts_CR = self.contexts_CR[self.reachable_C]
@@ -165,8 +164,7 @@ class Language:
     @cached_property
     def unigram_V(self) -> Floats:
         """The long-run relative frequency of every word; all sum to one."""
-        frequency_V: Floats = self.weight_C @ np.exp(self.log_p_CV)
-        return frequency_V
+        return self.weight_C @ np.exp(self.log_p_CV)
 
     # --- single contexts
     def context_entropy_nats(self, states_N: NDArray[np.integer[Any]]) -> Floats:
@@ -175,8 +173,7 @@ class Language:
         The mean over the contexts of a text is the lowest expected loss that any model can have on this text.
         """
         log_p_NV = self.log_p_CV[states_N]
-        entropy_N: Floats = -(np.exp(log_p_NV) * log_p_NV).sum(axis=1)
-        return entropy_N
+        return -(np.exp(log_p_NV) * log_p_NV).sum(axis=1)
 
     def kl_nats(
         self,
@@ -199,8 +196,7 @@ class Language:
         log_p_NV = self.log_p_CV[states_N]
         if words is not None:
             log_p_NV = log_p_NV[:, self.order(words)]
-        kl_N: Floats = (np.exp(log_p_NV) * (log_p_NV - log_q_NV)).sum(axis=1)
-        return kl_N
+        return (np.exp(log_p_NV) * (log_p_NV - log_q_NV)).sum(axis=1)
 
     def order(self, words: tuple[str, ...]) -> Ints:
         """Return the index in `self.words` of each of `words`, which must be the same words in any order.
@@ -250,8 +246,7 @@ class Language:
         score_CV -= self.weight_C @ score_CV
         covariance_VV = score_CV.T @ (score_CV * self.weight_C[:, None])
         deviation_V = np.sqrt(np.diag(covariance_VV))
-        similarity_VV: Floats = covariance_VV / np.outer(deviation_V, deviation_V)
-        return similarity_VV
+        return covariance_VV / np.outer(deviation_V, deviation_V)
 
     def word_similarity(self, n_pairs: int = 300, strata: int = 30, seed: int = 0) -> list[tuple[str, str, float]]:
         """Return about `n_pairs` triples (word, other word, similarity), as published similarity benchmarks have them.

@@ -12,8 +12,6 @@ precedes a word, P_n(w|h) = P_(n-1)(w|h'). The text is one stream; lines are not
 Shapes: T tokens of a text, G distinct n-grams, N contexts, L words of a history, V words.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,8 +71,7 @@ def log_probs(orders: list[Order], history_NL: Ids, words: int) -> Array:
             discounted_F = np.maximum(count_F - table.discount, 0)
             p_V *= 1 - discounted_F.sum() / count_F.sum()
             p_V[follower_F] += discounted_F / count_F.sum()
-    log_p_NV: Array = np.log(p_NV)
-    return log_p_NV
+    return np.log(p_NV)
 
 
 def _number(orders: list[Order], history: Ids, words: int) -> int | None:

@@ -5,8 +5,6 @@ which has every token once, in a random order. A model that fails on such a text
 often, whatever the size of the vocabulary.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from softmax_bottleneck.corpora.corpus import Corpus

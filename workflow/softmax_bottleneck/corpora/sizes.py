@@ -4,8 +4,6 @@ Before the corpus is tokenised, the size comes from the dataset's YAML or from t
 comes from the counts that the step `tokenise` has stored.
 """
 
-from __future__ import annotations
-
 from softmax_bottleneck.corpora import archives
 from softmax_bottleneck.corpora.corpus import SPLITS, check_expected
 from softmax_bottleneck.corpora.tokenise import from_words, read_split, words_of

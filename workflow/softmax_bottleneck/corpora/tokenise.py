@@ -5,8 +5,6 @@ The published data reader (AWD-LSTM, Merity et al. 2018, data.py) does the same,
 words there, too. Text that is not plain UTF-8 raises a DataError that names the file and the line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -97,8 +97,7 @@ class Head(nn.Module):
             target: ids of the words to predict, int64 [N] or [T, B].
             generator: random generator of the head's dropout masks in train mode; None for torch's default generator.
         """
-        losses: RowNLL = self.forward(h, target, generator=generator)
-        return losses
+        return self.forward(h, target, generator=generator)
 
     def nll(self, h: Tensor, target: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
         """Return the loss -ln P(target) of each token, [N] nats, differentiable, without storing all logits.
@@ -121,8 +120,7 @@ class Head(nn.Module):
 
         ``generator`` draws the head's dropout masks in train mode (None: torch's default generator).
         """
-        log_p_NV: Tensor = self.forward(h, generator=generator)
-        return log_p_NV
+        return self.forward(h, generator=generator)
 
     @property
     def is_log_linear(self) -> bool:
@@ -143,6 +141,9 @@ class Head(nn.Module):
         """
         raise UserError(f"{type(self).__name__} is not log-linear, it has no context vectors: use log_probs")
 
+    def _rows(self, h: Tensor) -> Tensor:
+        return h.reshape(-1, self.context_size)
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the trainable parameters as optimiser groups [{"params": [...]}, ...].
 
@@ -158,7 +159,34 @@ class Head(nn.Module):
         return [{"params": rest}, *groups]
 
 
-class PointwiseHead(Head):
+class SingleSoftmaxHead(Head):
+    """A head with one softmax per token: log_softmax(g(W c + b)), with one context vector c and a pointwise function g.
+
+    A subclass defines ``pointwise``, which is g, and ``_contexts``.
+    """
+
+    def _contexts(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the context vectors c [N, E] of ``h``; ``generator`` draws dropout masks in train mode."""
+        raise NotImplementedError
+
+    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
+        context_NE, weight_VE, bias_V = self._contexts(h, generator), self.decoder.weight, self.decoder.bias
+        return row_nll(context_NE, weight_VE, bias_V, target_N, self.pointwise, precision=self.precision)
+
+    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self.pointwise(self.decoder(self._contexts(h, generator))).log_softmax(1)
+
+    @property
+    def is_log_linear(self) -> bool:
+        """True if g is the identity."""
+        return self.pointwise.is_identity
+
+    def contexts(self, h: Tensor) -> Tensor:
+        """As ``Head.contexts``; without dropout in evaluation mode."""
+        return self._contexts(h, None) if self.is_log_linear else super().contexts(h)
+
+
+class PointwiseHead(SingleSoftmaxHead):
     """The head log_softmax(g(W h + b)) of a pointwise function g (Ganea 2019, eq. 12).
 
     A subclass defines ``function``, the class of g. Its constructor takes the options of the head.
@@ -179,26 +207,5 @@ class PointwiseHead(Head):
         self.reset_decoder()
         self.pointwise = self.function(**dataclasses.asdict(self.options))
 
-    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
-        weight_VD, bias_V = self.decoder.weight, self.decoder.bias
-        return row_nll(self._rows(h), weight_VD, bias_V, target_N, self.pointwise, precision=self.precision)
-
-    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        scores_NV: Tensor = self.pointwise(self.decoder(self._rows(h)))
-        return scores_NV.log_softmax(1)
-
-    @property
-    def is_log_linear(self) -> bool:
-        """True if g is the identity, i.e. the softmax head."""
-        return self.pointwise.is_identity
-
-    def contexts(self, h: Tensor) -> Tensor:
-        """Return ``h`` flattened to one row per token, [N, E], as the head has no layer before the decoder.
-
-        Raises:
-            UserError: g is not the identity, so that the head is not log-linear.
-        """
-        return self._rows(h) if self.is_log_linear else super().contexts(h)
-
-    def _rows(self, h: Tensor) -> Tensor:
-        return h.reshape(-1, self.context_size)
+    def _contexts(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        return self._rows(h)

@@ -73,6 +73,3 @@ class ChunkedHead(Head):
 
     def _nll(self, target_n1: Tensor, *of_tokens: Tensor) -> Tensor:
         return -self.chunk_log_probs(*of_tokens).gather(1, target_n1).squeeze(1)
-
-    def _rows(self, h: Tensor) -> Tensor:
-        return h.reshape(-1, self.context_size)

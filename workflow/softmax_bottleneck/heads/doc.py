@@ -80,5 +80,4 @@ class DOC(MoS):
 
     def log_prior(self, h: Tensor) -> Tensor:
         """Return the logarithms [N, K] of the mixture weights, which depend on the last layer's state in ``h`` only."""
-        upper_ND = h.reshape(-1, self.context_size)[:, self.lower_size :]
-        return self.prior(upper_ND).log_softmax(1)  # type: ignore[no-any-return]
+        return self.prior(self._rows(h)[:, self.lower_size :]).log_softmax(1)  # type: ignore[no-any-return]

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from softmax_bottleneck.heads.base import Head
+from softmax_bottleneck.heads.base import SingleSoftmaxHead
 from softmax_bottleneck.heads.declaration import Declaration
-from softmax_bottleneck.heads.row_nll import RowNLL, row_nll
 from softmax_bottleneck.heads.softmax import Identity
 from softmax_bottleneck.store import schema
 
@@ -32,7 +31,7 @@ class Options:
 HEAD = Declaration(name="low-rank", label="Low-Rank", family="other", options=Options, is_log_linear=True)
 
 
-class LowRank(Head):
+class LowRank(SingleSoftmaxHead):
     """The low-rank softmax head softmax(W A B h + b), in which ``rank`` is the inner width r.
 
     A and B start with the default initial values of ``nn.Linear``.
@@ -48,20 +47,6 @@ class LowRank(Head):
         self.reset_decoder()
         self.pointwise = Identity()
 
-    def _losses(self, h: Tensor, target_N: Tensor, generator: torch.Generator | None) -> RowNLL:
-        weight_VE, bias_V = self.decoder.weight, self.decoder.bias
-        return row_nll(self.contexts(h), weight_VE, bias_V, target_N, self.pointwise, precision=self.precision)
-
-    def _log_probs(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        logits_NV: Tensor = self.decoder(self.contexts(h))
-        return logits_NV.log_softmax(1)
-
-    @property
-    def is_log_linear(self) -> bool:
-        """True: the log-probabilities are contexts(h) W^T + b, minus the log of each token's sum of exponentials."""
-        return True
-
-    def contexts(self, h: Tensor) -> Tensor:
-        """Return the vectors A B h, [N, E], for ``h`` [N, D] or [T, B, D]; the decoder multiplies them by W."""
-        h_NE: Tensor = self.widen(self.narrow(h.reshape(-1, self.context_size)))
-        return h_NE
+    def _contexts(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Return the vectors A B h, [N, E]; nothing is random."""
+        return self.widen(self.narrow(self._rows(h)))

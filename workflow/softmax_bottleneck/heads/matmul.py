@@ -154,8 +154,7 @@ def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
 
 
 def _onednn(x_MK: Tensor, y_NK: Tensor, bias_N: Tensor | None) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x_MK, y_NK, bias_N, "none", [], "")
-    return product
+    return torch.ops.mkldnn._linear_pointwise(x_MK, y_NK, bias_N, "none", [], "")
 
 
 def _onednn_can(like: Tensor) -> bool:

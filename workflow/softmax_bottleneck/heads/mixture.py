@@ -47,8 +47,7 @@ class MixtureHead(Head):
 
     def log_prior(self, h: Tensor) -> Tensor:
         """Return the logarithms [N, K] of the mixture weights of each token, for ``h`` [N, D] or [T, B, D]."""
-        scores_NK: Tensor = self.prior_pointwise(self.prior(h.reshape(-1, self.context_size)))
-        return scores_NK.log_softmax(1)
+        return self.prior_pointwise(self.prior(self._rows(h))).log_softmax(1)
 
     def _mask(self, latent: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return a dropout mask for ``latent`` [T, B, K E] or [N, K E]: 1 / (1 - p) for kept numbers, else 0.

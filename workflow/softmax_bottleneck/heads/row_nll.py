@@ -135,8 +135,7 @@ class _Problem:
         function = self.pointwise.row_function() if kernels is not None else None
         if kernels is None or function is None:
             return self.pointwise.sweep(with_gradients=with_gradients)
-        sweep: Sweep = kernels.RowSweep(function, with_gradients=with_gradients)
-        return sweep
+        return kernels.RowSweep(function, with_gradients=with_gradients)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:

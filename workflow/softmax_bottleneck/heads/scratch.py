@@ -5,8 +5,6 @@ first use of an array takes as long as a softmax over it. The softmax takes most
 On a GPU this module keeps no arrays, because torch's allocator reuses memory by itself.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 
@@ -29,5 +27,4 @@ def scratch(name: str, shape: Sequence[int], like: Tensor, dtype: torch.dtype | 
     kept = _KEPT.__dict__.get(name)
     if kept is None or kept.dtype != dtype or kept.numel() < num_elements:
         kept = _KEPT.__dict__[name] = torch.empty(num_elements, dtype=dtype)
-    array: Tensor = kept[:num_elements].view(shape)
-    return array
+    return kept[:num_elements].view(shape)

@@ -1,7 +1,5 @@
 """The settings that decide the last bits of a result: number of threads, determinism, and exact float32 (no TF32)."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator

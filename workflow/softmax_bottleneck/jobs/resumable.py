@@ -239,8 +239,7 @@ def _read_state(path: Path) -> dict[str, Any] | str:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
                 return "its content does not match the checksums inside"
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)["state"]
-        return state
+        return torch.load(path, map_location="cpu", weights_only=True)["state"]
     except MemoryError:
         raise
     except Exception:  # readers raise many kinds of error for damaged files
@@ -458,5 +457,4 @@ class Session:
         for path in outcome_record.paths(self.job.folder, self.job.result):
             artefacts.write_json(path, facts)
         self.checkpointer.clear()
-        record: dict[str, Any] = artefacts.read_json(self.job.folder / self.job.result)
-        return record
+        return artefacts.read_json(self.job.folder / self.job.result)

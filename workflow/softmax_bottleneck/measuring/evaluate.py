@@ -1,7 +1,5 @@
 """The step `evaluate`: perplexities and predicted words of a trained run, and the hidden states of the test text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

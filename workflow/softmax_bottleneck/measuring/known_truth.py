@@ -8,8 +8,6 @@ Suffixes: T tokens of a text, or its predicted words (all tokens but the first),
 contexts of the language, R inner dimension of the logits, V words.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

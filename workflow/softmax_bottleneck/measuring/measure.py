@@ -79,8 +79,7 @@ def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Comp
     Only the module of this step is imported, so that `wordsim` does not import torch.
     """
     module = import_module(f"softmax_bottleneck.measuring.{step}")  # imported here, because `wordsim` needs no torch
-    computed: Computed = getattr(module, step)(study, run, done)
-    return computed
+    return getattr(module, step)(study, run, done)
 
 
 # --- freshness ------------------------------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ Suffixes: T tokens of a text in order (in `body_segments`: time steps of one seg
 steps and B streams of a text cut into parallel streams, D width of a hidden state, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass

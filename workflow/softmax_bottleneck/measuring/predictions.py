@@ -8,8 +8,6 @@ corpus, because the text may not be redistributed.
 Suffixes: T predicted tokens in order.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass

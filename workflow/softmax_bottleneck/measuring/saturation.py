@@ -7,8 +7,6 @@ computes log-probabilities as log_softmax(W h + b), where h is a context vector 
 Suffixes: N contexts, V words, D width, R contexts of one chunk.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -3,8 +3,6 @@
 Suffixes: T contexts of the test text, N contexts of one chunk or of the whole text, D context width, V vocabulary.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Mapping
@@ -147,8 +145,7 @@ def device_log_normalisers(head: Head, hidden_TD: Tensor) -> Float64:
         torch.logsumexp(head.contexts(chunk_ND).double() @ weight_DV + bias_V, 1)
         for chunk_ND in hidden_TD.split(NORMALISED_AT_ONCE)
     ]
-    log_z_T: Float64 = torch.cat(parts).cpu().numpy()
-    return log_z_T
+    return torch.cat(parts).cpu().numpy()
 
 
 def gram_maker(device: torch.device) -> Callable[[int], Gram]:

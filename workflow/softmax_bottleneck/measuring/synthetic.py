@@ -25,8 +25,6 @@ MoS stays below 200. If the rank is that of P instead of ln P, a softmax alone h
 Suffixes: S contexts, H hidden size, V vocabulary, K components.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace

@@ -8,8 +8,6 @@ twice in the same order, the last score counts. The correlation is Spearman's rh
 Suffixes: V vocabulary, D word-vector width, N pairs found (words in the vocabulary, repetitions removed).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -241,8 +241,7 @@ def _pointwise(name: str, options: Mapping[str, Any]) -> Pointwise:
 
     @torch.inference_mode()
     def pointwise(logits_RC: Floats) -> Floats:
-        scores_RC: Floats = module(torch.from_numpy(logits_RC)).numpy()
-        return scores_RC
+        return module(torch.from_numpy(logits_RC)).numpy()
 
     return pointwise
 
@@ -352,8 +351,7 @@ def _log_sums(rows_RV: Floats, base: float) -> Float64:
     """Return ln of the sum [R] of base^x over each row."""
     probability_RV = rows_RV.astype(np.float64)
     probability_RV *= math.log(base)
-    log_sum_R: Float64 = np.log(np.exp(probability_RV, out=probability_RV).sum(1))
-    return log_sum_R
+    return np.log(np.exp(probability_RV, out=probability_RV).sum(1))
 
 
 def _look_rounded(rows_RV: Floats, base: float) -> bool:

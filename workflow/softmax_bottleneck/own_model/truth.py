@@ -8,8 +8,6 @@ average are kept, and their probabilities are divided by their sum in each conte
 Shapes: N contexts, T tokens, V tokens of a source, M kept tokens.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -85,10 +83,9 @@ def _log_probs(study: Study, wanted: Truth) -> Floats:
         return log_p_NV
     train_T = np.array(opened.tokenizer.encode(_text(corpus, "train")).ids)
     position_N = _contexts(start_W, wanted, window)
-    mixed_NV: Floats = np.logaddexp(
+    return np.logaddexp(
         log_p_NV, _of_ngrams(train_T, ids_T, position_N, opened.words, wanted.source.order)
     ) - np.float32(np.log(2))
-    return mixed_NV
 
 
 def _text(corpus: Corpus, split: str) -> str:
@@ -114,8 +111,7 @@ def _windows(tokens: int, wanted: Truth, longest: int) -> Ids:
 
 def _contexts(start_W: Ids, wanted: Truth, window: int) -> Ids:
     """Return the positions of the contexts: the last quarter of every window, N in all."""
-    position_N: Ids = (start_W[:, None] + np.arange(window - window // PART, window)).ravel()[: wanted.contexts]
-    return position_N
+    return (start_W[:, None] + np.arange(window - window // PART, window)).ravel()[: wanted.contexts]
 
 
 def _of_ngrams(

@@ -202,8 +202,7 @@ def _projected(
             inside = np.flatnonzero((place_R >= start) & (place_R < start + score_RS.shape[1]))
             score_RS[inside, place_R[inside] - start] = -np.inf
             best_R = np.maximum(best_R, score_RS.max(1))
-        left: Words = words_R[~(length_R**2 - best_R > error * length_R)]
-        return left
+        return words_R[~(length_R**2 - best_R > error * length_R)]
 
     return test, _blocks(order[np.sort(place_V[words])], ROWS)
 
@@ -236,8 +235,7 @@ def _whole(
             rivals = np.flatnonzero(score_RV[row] >= own_R[row] - error_R[row])
             ahead_SD = weight_VD[words_R[row]].astype(np.float64) - weight_VD[rivals]
             sure_R[row] = (ahead_SD @ direction_RD[row].astype(np.float64) > rounding["f8"] * length_R[row]).all()
-        left: Words = words_R[~sure_R]
-        return left
+        return words_R[~sure_R]
 
     return test, _blocks(words, max(1, BLOCK_BYTES // (4 * len(weight_VD))))
 
@@ -325,8 +323,7 @@ class Layer:
         lead_V -= lead_V[word]
         lead_V[word] = lead_V[self.apart] = -np.inf
         best = np.argpartition(-lead_V, min(most, len(lead_V) - 1))[:most]
-        chosen: Words = best[(lead_V[best] >= least) & (best != word) & ~np.isin(best, self.apart)]
-        return chosen
+        return best[(lead_V[best] >= least) & (best != word) & ~np.isin(best, self.apart)]
 
     def _leads(self, word: int, h_D: Float64, t: float) -> bool:
         """Return True if the word's score w . h + b t, computed in float64, is higher than that of every other word."""

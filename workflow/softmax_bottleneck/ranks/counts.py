@@ -6,8 +6,6 @@ the noise floor, which are only rounding errors of the method that computed them
 `RankReport.note` warns if the tolerance of the Press rank is less than ten times the noise floor.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ norm definitions.
 Suffixes: N contexts, R contexts of a block, V words, D width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

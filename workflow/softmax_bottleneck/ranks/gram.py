@@ -6,8 +6,6 @@ One check uses the Press tolerance, i.e. the limit above which the Press rank co
 Suffixes: m rows and n columns of the matrix M, whose Gram matrix M^T M is n x n.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ Studying language model saturation via the softmax bottleneck". `sigma` is the l
 Suffixes: N vectors, D width.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -28,8 +28,6 @@ Suffixes: m or N rows (contexts), n or V columns (words), D context width, R row
 float64, in descending order.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain

@@ -3,8 +3,6 @@
 Suffixes: m rows, n columns. Singular values are float64, in descending order.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

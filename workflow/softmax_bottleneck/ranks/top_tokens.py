@@ -17,8 +17,6 @@ therefore m <= D + 1, except for layers in special position.
 Suffixes: V words, D width of a word vector, M tokens of a draw, E = D - m + 1.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import asdict, dataclass

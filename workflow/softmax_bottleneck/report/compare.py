@@ -179,42 +179,36 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`, `lower`, `higher`, `gain`, `basis`, `by_family`: see the function `advice`.
     """
-    found = contrasts.samples(studies)
+    samples = contrasts.samples(studies)
     baseline, heads = findings.TEXTS["baseline"], findings.heads()
-    by_head = {label: contrasts.against_baseline(found, label, head, baseline) for label, head in heads.items()}
-    every = [one for own in by_head.values() for one in own]
-    settings = [setting for setting in contrasts.settings_of(found) if any(one.setting == setting for one in every)]
+    by_head = {label: contrasts.against_baseline(samples, label, head, baseline) for label, head in heads.items()}
+    every = list(itertools.chain.from_iterable(by_head.values()))
+    counts = Counter(contrast.setting for contrast in every)
+    settings = [setting for setting in contrasts.settings_of(samples) if setting in counts]
     if not settings:
         return None
-    natural = [one for one in every if not one.setting.is_synthetic]
-    family = [one for one in natural or every if one.setting.is_lstm and one.ends]
+    natural = [contrast for contrast in every if not contrast.setting.is_synthetic]
+    family = [contrast for contrast in natural or every if contrast.setting.is_lstm and contrast.ends]
     adjusted = _adjusted(family)
-    among_fair = _adjusted(one for one in family if one.is_fair)
-    most = max(settings, key=lambda setting: sum(one.setting == setting for one in every))
-    softmax = {one.setting: one.baseline for one in every}
-    first = {
-        "label": "Softmax",
-        "family": "baseline",
-        "cells": [_softmax_cell(softmax[setting]) for setting in settings],
-        "costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most]),
-        "at_time": "the baseline",
-        "memory": "1.0",
-        "advice": "baseline",
-    }
-    rows = [first]
-    for label, own in by_head.items():
-        here = {one.setting: one for one in own}
-        counted = [one for one in own if one in adjusted]
-        costs = {"size": numbers.number(here[most].size)} | _ranks(here[most].model) if most in here else {}
-        facts = {
-            "label": label,
-            "family": declaration(heads[label]["name"]).family,
-            "cells": [_cell(here[setting]) if setting in here else None for setting in settings],
-            "costs": costs and costs | {"time": contrasts.time_range(counted)},
-            "at_time": _at_equal_time(found, own),
-            "memory": numbers.number(memory().get(heads[label]["name"]), 1),
-        }
-        rows += [facts | advice(counted, adjusted, among_fair)] if own else []
+    among_fair = _adjusted(contrast for contrast in family if contrast.is_fair)
+    most = max(settings, key=counts.__getitem__)
+    softmax = {contrast.setting: contrast.baseline for contrast in every}
+    rows: list[dict[str, Any]] = [
+        {"label": "Softmax", "family": "baseline", "advice": "baseline", "memory": "1.0", "at_time": "the baseline"}
+        | {"cells": [_softmax_cell(softmax[setting]) for setting in settings]}
+        | {"costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most])}
+    ]
+    for label, of_head in ((label, of_head) for label, of_head in by_head.items() if of_head):
+        name, by_setting = heads[label]["name"], {contrast.setting: contrast for contrast in of_head}
+        counted = [contrast for contrast in of_head if contrast in adjusted]
+        costs = {}
+        if at_most := by_setting.get(most):
+            costs = {"size": numbers.number(at_most.size), "time": contrasts.time_range(counted)}
+            costs |= _ranks(at_most.model)
+        cells = [_cell(by_setting[setting]) if setting in by_setting else None for setting in settings]
+        row = {"label": label, "family": declaration(name).family, "cells": cells, "costs": costs}
+        row["at_time"] = _at_equal_time(samples, of_head)
+        rows.append(row | {"memory": numbers.number(memory().get(name), 1)} | advice(counted, adjusted, among_fair))
     columns = [setting.label for setting in settings]
     tests = {"tests": len(family), "fair": len(among_fair)}
     return {"columns": columns, "rows": rows, "measured_in": most.label, **tests}
@@ -222,14 +216,15 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
 
 def _adjusted(family: Iterable[Contrast]) -> dict[Contrast, float]:
     """Return {contrast: p-value after Holm's correction} of one family."""
-    own = list(family)
-    return dict(zip(own, holm([one.p for one in own]), strict=True))
+    contrasts_of = list(family)
+    return dict(zip(contrasts_of, holm([contrast.p for contrast in contrasts_of]), strict=True))
 
 
-def _at_equal_time(found: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast]) -> str:
+def _at_equal_time(samples: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast]) -> str:
     """Return a head's changes against the best softmax of any width that takes no more time (LSTMs, natural text)."""
-    equal = [one for one in of_head if one.setting.is_lstm and not one.setting.is_synthetic and one.is_equal_size]
-    rivals = [rival for one in equal if (rival := contrasts.at_equal_time(found, one))]
+    on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
+    equal = [contrast for contrast in on_text if contrast.is_equal_size]
+    rivals = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
     texts = [f"{rival.short_text} on {rival.setting.label}, n = {min(rival.n)}" for rival in rivals]
     return "; ".join(texts) or "—"
 

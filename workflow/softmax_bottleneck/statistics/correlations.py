@@ -6,8 +6,6 @@ raises NotFiniteError.
 Suffixes: B resamples, N pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Random seeds: each purpose has its own random stream, unaffected by how often the other streams are used."""
 
-from __future__ import annotations
-
 import hashlib
 
 

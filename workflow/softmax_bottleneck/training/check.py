@@ -4,8 +4,6 @@ The step finds incompatible options, models that are too large for the machine, 
 computed over more contexts than the test text has. It also counts parameters and estimates costs.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping

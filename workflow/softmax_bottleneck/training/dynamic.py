@@ -3,8 +3,6 @@
 In dynamic evaluation, the weights are updated after every scored segment of a text (see `dynamic_evaluation.py`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

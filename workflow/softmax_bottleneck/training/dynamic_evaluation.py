@@ -30,8 +30,6 @@ weights do not change at all.
 Shapes: L rows of a text in B columns (streams), N predicted tokens of a segment.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ validation loss. Finetuning ends when the validation loss stalls (`schedule.stal
 whatever their loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -7,8 +7,6 @@ If a plan gets a new head or width, it has new units, but finished fits are not 
 together, because they share the distributions and all samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict

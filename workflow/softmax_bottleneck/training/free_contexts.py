@@ -14,8 +14,6 @@ settings are unknown.) The heads are those of the language models, with or witho
 Shapes: N contexts, M words, D width, R rows (contexts) processed at once.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator

@@ -21,8 +21,6 @@ every head. The metrics are therefore also measured early in a fit.
 Shapes: N contexts, V words, D width.
 """
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 
@@ -71,8 +69,7 @@ def gradient_shares(fit: FreeContexts, known: KnownDistributions) -> dict[str, f
 def _slope(head: Head, h_ND: torch.Tensor, unit_D: torch.Tensor) -> Float64:
     """Return the derivative [N, V] of log Q when h moves along the unit vector `unit_D`, by central differences."""
     up_NV, down_NV = (head.log_probs(h_ND + sign * STEP * unit_D) for sign in (1.0, -1.0))
-    slope_NV: Float64 = ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
-    return slope_NV
+    return ((up_NV - down_NV) / (2.0 * STEP)).cpu().numpy()
 
 
 def _of_best(basis_NVD: Float64, sigma_ND: Float64, gradient_NV: Float64) -> tuple[Float64, Float64]:

@@ -11,8 +11,6 @@ generator's seed, which is set before every update. A replayed update therefore 
 Shapes: a chunk has L rows (time steps) of B columns (parallel sequences).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

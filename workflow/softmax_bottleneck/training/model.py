@@ -5,8 +5,6 @@ Tying: Inan et al. 2017; Press and Wolf 2017. Benka 2021 does not tie.
 Shapes: T time steps, B sequences, D width of the hidden states, V words.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -11,8 +11,6 @@ An update has two halves, so that a GPU can replay `apply` as a CUDA graph. `pre
 numbers that change from update to update. `apply` runs on the device and uses only these numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

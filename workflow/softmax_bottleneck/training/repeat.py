@@ -3,8 +3,6 @@
 Suffixes: L tokens of a sequence, B sequences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

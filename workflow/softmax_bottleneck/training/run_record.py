@@ -3,8 +3,6 @@
 The module does not import torch, so that steps without torch, such as `wordsim`, can use it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

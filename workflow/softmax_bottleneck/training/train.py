@@ -1,7 +1,5 @@
 """The step `train`: it trains a run and writes the log of epochs, the weights and the record to the run's folder."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Callable, Mapping

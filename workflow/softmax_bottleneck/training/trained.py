@@ -4,8 +4,6 @@ The best model is that of the epoch with the lowest validation loss, or of the l
 `tested_weights` is `last`. If averaged SGD has begun by that epoch, the best model has the averaged weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

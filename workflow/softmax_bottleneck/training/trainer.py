@@ -8,8 +8,6 @@ updates, the host waits for the device only when a block of 200 losses (`Tally`)
 Shapes: L rows of a batched stream, B columns (sequences), T time steps of a chunk, D width of the hidden states.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import statistics
