@@ -50,7 +50,7 @@ def test_missing_pairs_are_those_of_sm_table_13(mirror, vocabularies):
     assert len(wanted) == 39
     flat = {key: np.ones((len(words), 2)) for key, words in vocabularies.items()}
     for label, file in FILES.items():
-        benchmark = read_benchmark(mirror / "word-sim" / f"EN-{file}.txt", label)
+        benchmark = read_benchmark(mirror / "word-sim" / f"EN-{file}.txt")
         assert len(benchmark.rows) == wanted["wordsim", label]
         for key, words in vocabularies.items():
             result = evaluate(flat[key], words, benchmark, n_resamples=0)

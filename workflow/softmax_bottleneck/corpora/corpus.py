@@ -84,9 +84,9 @@ def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
     Raises:
         DataError: a value differs.
     """
-    found = counts(corpus)
-    pairs = [(f"{split} tokens", found["tokens"][split], want) for split, want in expected.get("tokens", {}).items()]
-    pairs += [(key, found[key], expected[key]) for key in ("vocabulary_size", "token_sha256") if key in expected]
+    counted = counts(corpus)
+    pairs = [(f"{split} tokens", counted["tokens"][split], want) for split, want in expected.get("tokens", {}).items()]
+    pairs += [(key, counted[key], expected[key]) for key in ("vocabulary_size", "token_sha256") if key in expected]
     for what, got, want in pairs:
         if got != want:
             raise DataError(

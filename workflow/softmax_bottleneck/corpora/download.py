@@ -92,23 +92,23 @@ def sources(dataset: Dataset) -> list[Source]:
     Raises:
         DataError: two archives, or an archive and a file, have the same name.
     """
-    found: dict[str, Source] = {}
+    by_name: dict[str, Source] = {}
     for name, entry in dataset.files.items():
         addresses = tuple(entry.get("addresses", ()))
         path = dataset.folder / entry["path"] if "path" in entry else None
         source = Source(name, entry.get("sha256"), entry.get("bytes"), addresses, path)
         if "member" in entry:
-            place = urlsplit(addresses[0]).path if addresses else entry["path"]
-            source = replace(source, name=PurePosixPath(place).name)
-            known = found.get(source.name, source)
+            location = urlsplit(addresses[0]).path if addresses else entry["path"]
+            source = replace(source, name=PurePosixPath(location).name)
+            known = by_name.get(source.name, source)
             if source.name in dataset.files or not source.name or replace(known, members=()) != source:
                 where = dataset.folder / f"{dataset.name}.yaml"
                 raise DataError(
                     f"{where}: files.{name}: another file or archive is called {source.name!r} too; rename one"
                 )
             source = replace(known, members=(*known.members, archives.Member.of(name, entry)))
-        found[source.name] = source
-    return list(found.values())
+        by_name[source.name] = source
+    return list(by_name.values())
 
 
 # --- fetching -------------------------------------------------------------------------------------------------------

@@ -50,21 +50,21 @@ def tokenise(study: Study, name: str, say: Say) -> None:
         source = study.store.tokens_folder(dataset.base)
         parents = {VOCABULARY_FILE: artefacts.sha256_file(source / VOCABULARY_FILE)}
         whole = corpus.load(source, load_dataset(dataset.base, dataset.folder).tokens_id)
-        made = restrict(whole, name=name, **dataset.cut)
+        tokens = restrict(whole, name=name, **dataset.cut)
     else:
         source = study.store.corpus_folder(name)
         parents = artefacts.read_json(source / "files.json")["files"]
         _refuse_edited(source, parents)
-        made = repeated(dataset.repeat, name) if dataset.repeat else read_corpus(name, source)
-    corpus.check_expected(made, dataset.expected)
-    check_contexts(dataset, len(made.test))
-    corpus.save(made, target, parents, dataset.tokens_id)
-    warnings = split_overlap_warnings(made) if dataset.kind == "corpus" and not dataset.base else []
-    facts = corpus.counts(made)
-    artefacts.write_json(target / "corpus.json", facts | {"name": name, "doubts": warnings})
+        tokens = repeated(dataset.repeat, name) if dataset.repeat else read_corpus(name, source)
+    corpus.check_expected(tokens, dataset.expected)
+    check_contexts(dataset, len(tokens.test))
+    corpus.save(tokens, target, parents, dataset.tokens_id)
+    warnings = split_overlap_warnings(tokens) if dataset.kind == "corpus" and not dataset.base else []
+    counts = corpus.counts(tokens)
+    artefacts.write_json(target / "corpus.json", counts | {"name": name, "doubts": warnings})
     for warning in warnings:
         say(f"warning: {name}: {warning}")
-    say(f"{name}: {facts['tokens']} tokens, {facts['vocabulary_size']} words")
+    say(f"{name}: {counts['tokens']} tokens, {counts['vocabulary_size']} words")
 
 
 def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
@@ -220,5 +220,5 @@ def restrict(whole: Corpus, vocabulary_size: int, train_tokens: int, name: str =
     kept = np.argsort(-count_V, kind="stable")[: vocabulary_size - 2]  # ids are in order of first appearance
     keep = {whole.words[i] for i in kept} | {EOS}
     replaced = np.array([word if word in keep else UNK for word in whole.words], dtype=object)
-    made = from_words(name or whole.name, {split: replaced[ids].tolist() for split, ids in whole.splits.items()})
-    return replace(made, train=made.train[:train_tokens])
+    cut = from_words(name or whole.name, {split: replaced[ids].tolist() for split, ids in whole.splits.items()})
+    return replace(cut, train=cut.train[:train_tokens])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from softmax_bottleneck.corpora.download import sources
 from softmax_bottleneck.jobs import processes
 from softmax_bottleneck.store import errors, paths, progress
-from softmax_bottleneck.study import Dataset, Study, load_yaml, plan
+from softmax_bottleneck.study import Dataset, Study, load_yaml
 from softmax_bottleneck.study.datasets import OWN_BENCHMARK
 
 OK, NOTE, BAD = "ok", "note", "bad"  # fine; worth knowing; must be fixed first
@@ -176,12 +176,8 @@ def _size(study: Study) -> Finding:
     from softmax_bottleneck.training import check
 
     try:
-        planned = check.costs(study)
-        check.check_limits(study, planned)
+        left = check.check_limits(study, check.costs(study))
     except errors.UserError as error:
         state = NOTE if shutil.which("sbatch") else BAD  # a login node has less memory than those that compute
         return Finding("size", state, str(error), "change the study, or free memory or disk")
-    runs = (*study.needed, *study.awaited)
-    left = [run for run in runs if not plan.is_done(study, run)]
-    disk_gb = sum(planned[run.path][1].disk_gb for run in left)
-    return Finding("size", OK, f"{len(left)} of {len(runs)} runs are left; they need {disk_gb:.1f} GB of disk")
+    return Finding("size", OK, left)

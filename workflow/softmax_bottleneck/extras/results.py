@@ -19,11 +19,11 @@ from softmax_bottleneck.study import Study
 # --- steps of the workflow ------------------------------------------------------------------------------------------
 def collect_records(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Collect the records of all runs and write them to the study's folder; warn if runs mix kinds of hardware."""
-    found = collect.collect_to(study, study.store.study_folder(study.name))
-    for warning in found.mixtures():
+    results = collect.collect_to(study, study.store.study_folder(study.name))
+    for warning in results.mixtures():
         say(f"warning: {warning}")
-    counts = ", ".join(f"{state} {number}" for state, number in found.counts().items())
-    say(f"{study.name}: {len(found.rows)} records; runs: {counts}")
+    counts = ", ".join(f"{state} {number}" for state, number in results.counts().items())
+    say(f"{study.name}: {len(results.rows)} records; runs: {counts}")
 
 
 def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
@@ -71,7 +71,7 @@ def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -
 
     If `options.archived` lists names of archived studies, their verdicts are printed instead of those of `study`.
     """
-    entries = [entry for name in options.archived for found in archive.find(name) for entry in found.claims]
+    entries = [entry for name in options.archived for archived in archive.find(name) for entry in archived.claims]
     if not options.archived:
         entries = [entry.to_json() for entry in claims.ledger(_records(study), claims.of_study(study), study)]
     print("\n".join(claims.explain(entries, options.explain)))
@@ -118,13 +118,14 @@ def verify_results(study: Study, options: argparse.Namespace, say: progress.Say)
         UserError: the archive cannot be read.
     """
     if options.archive:
-        one = archive.load(options.archive)
-        counts = f"{len(one.records.rows)} numbers, {len(one.records.states)} runs, {len(one.claims)} verdicts"
-        return print(f"{options.archive}: sound; {one.title} on {one.hardware}: {counts}")
-    found = verify.verify(study)
-    found = replace(found, findings=(*found.findings, *archive.findings()))
-    print(json.dumps(found.to_json(), indent=1) if options.json else found.text())
-    if not found.complete:
+        archived = archive.load(options.archive)
+        content = archived.records
+        counts = f"{len(content.rows)} numbers, {len(content.states)} runs, {len(archived.claims)} verdicts"
+        return print(f"{options.archive}: sound; {archived.title} on {archived.hardware}: {counts}")
+    verification = verify.verify(study)
+    verification = replace(verification, findings=(*verification.findings, *archive.findings()))
+    print(json.dumps(verification.to_json(), indent=1) if options.json else verification.text())
+    if not verification.complete:
         advice = "run `make repair`, then `make reproduce`"
         raise errors.IncompleteError(f"{study.name}: results are incomplete or damaged, see above; {advice}")
 
@@ -138,10 +139,10 @@ def repair_results(study: Study, options: argparse.Namespace, say: progress.Say)
         BusyError: another workflow uses the results folder.
     """
     acquire_lock()
-    found, removed = verify.repair(study)
+    verification, removed = verify.repair(study)
     for path in removed:
         say(f"removed {study.store.root / path}")
     runs = sum(path.parts[0] == "runs" and len(path.parts) == 4 for path in removed)  # whole folders of runs
     training = f", which includes the training of {runs} runs" if runs else ""
-    say(f"{study.name}: findings: {len(found.findings)}, removed: {len(removed)}")
+    say(f"{study.name}: findings: {len(verification.findings)}, removed: {len(removed)}")
     say(f"`make reproduce` recomputes what was removed{training}")

@@ -95,16 +95,7 @@ def __getattr__(attribute: str) -> Any:
     Raises:
         AttributeError: no head has this label.
     """
-    labelled = _labelled()
+    labelled = {"".join(filter(str.isalnum, head.label)): name for name, head in declarations().items()}
     if attribute not in labelled:
         raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}; the classes: {', '.join(labelled)}")
     return head_class(labelled[attribute])
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_labelled()})
-
-
-def _labelled() -> dict[str, str]:
-    """Return {label of a head without spaces and punctuation: its name}."""
-    return {"".join(filter(str.isalnum, head.label)): name for name, head in declarations().items()}

@@ -56,13 +56,7 @@ class RowNLL(NamedTuple):
 
 
 def row_nll(
-    h_ND: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor,
-    target_N: Tensor,
-    pointwise: Pointwise,
-    *,
-    precision: str = FP32,
+    h_ND: Tensor, weight_VD: Tensor, bias_V: Tensor, target_N: Tensor, pointwise: Pointwise, *, precision: str = FP32
 ) -> RowNLL:
     """Return -log softmax(g(h W^T + b))[target] of every row of h, [N] nats, and the sum of these losses.
 

@@ -112,8 +112,8 @@ def _make_private(folder: Path) -> None:
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         problem = "is a link, a file or another user's folder"
         raise errors.UserError(f"{folder}: {problem}. Expected a folder of your own. Fix: remove it, or set TMPDIR")
     folder.chmod(0o700)

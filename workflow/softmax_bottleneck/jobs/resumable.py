@@ -273,11 +273,7 @@ def run_to_end(job: Job, begin: Callable[[], Work], options: Options = DEFAULTS)
     if options.limit.seconds is not None:
         left = progress.duration(options.limit.seconds)
         options.say(f"stops itself in {left} at the latest ({options.limit.why})")
-    with (
-        Lease(job.owned or job.folder, options.limit.lock_timeout_s) as lease,
-        signals_to(stop.receive),
-        job.numerics,
-    ):
+    with Lease(job.owned or job.folder, options.limit.lock_timeout_s) as lease, signals_to(stop.receive), job.numerics:
         identity = {**job.identity, "torch": torch.__version__.split(".")[0]}
         checkpointer = Checkpointer(job.folder, identity)
         for leftover in (path for folder in {job.folder, lease.folder} for path in folder.glob(".*.tmp")):

@@ -118,13 +118,13 @@ def attempts(path: Path) -> list[Attempt]:
 
     Incomplete lines are skipped. The list is empty if the file does not exist.
     """
-    found: dict[tuple[str, str], Attempt] = {}
+    latest: dict[tuple[str, str], Attempt] = {}
     text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     for line in text.splitlines():
         with suppress(ValueError, TypeError):
             attempt = Attempt(**json.loads(line))
-            found[attempt.step, attempt.what] = attempt
-    return list(found.values())
+            latest[attempt.step, attempt.what] = attempt
+    return list(latest.values())
 
 
 def failures(path: Path) -> list[tuple[int, str]]:
@@ -134,5 +134,5 @@ def failures(path: Path) -> list[tuple[int, str]]:
     errors that need a correction come first. A step without a logged end counts as killed. Therefore call this function
     only after all steps have ended.
     """
-    found = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
-    return sorted(found, key=lambda failure: FIRST.index(failure[0]))
+    failed = [attempt.failure for attempt in attempts(path) if attempt.code != 0]
+    return sorted(failed, key=lambda failure: FIRST.index(failure[0]))

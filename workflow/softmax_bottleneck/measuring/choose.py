@@ -32,12 +32,12 @@ def choose(study: Study, path: str, say: Say) -> None:
     parents: dict[str, str] = {}
     losses: list[float] = []
     for trial in ended.trials:
-        own = []
+        of_seeds = []
         for run in trial.runs:
             file = artefacts.checked(study.store.run_folder(run.path) / "done.json")
             parents[f"{run.path}/done.json"] = artefacts.sha256_file(file)
-            own.append(_loss(artefacts.read_json(file), tuning.by))
-        losses.append(sum(own) / len(own))
+            of_seeds.append(_loss(artefacts.read_json(file), tuning.by))
+        losses.append(sum(of_seeds) / len(of_seeds))
     if not any(map(math.isfinite, losses)):
         problem = f"models.{ended.model}: all {len(losses)} points of the search diverged on {ended.dataset}"
         fix = "Expected one that does not. Fix: add smaller values to `tuning.grid`"
@@ -49,19 +49,11 @@ def choose(study: Study, path: str, say: Say) -> None:
         for trial, ppl in zip(ended.trials, ppls, strict=True)
     ]
     best = dict(ended.trials[decision.best].point)
-    content = {
-        "status": "ok",
-        "dataset": ended.dataset,
-        "model": ended.model,
-        "by": tuning.by,
-        "curve": curve,
-        "best": best,
-        "interior": decision.interior,
-        "chosen": None if decision.following else best,
-        "following": [dict(point) for point in decision.following],
-        "provenance": provenance.block(made_by=step_code("choose"), parents=parents),
-    }
-    artefacts.write_json(study.choice_file(path), content)
+    content: dict[str, Any] = {"status": "ok", "dataset": ended.dataset, "model": ended.model, "by": tuning.by}
+    content |= {"curve": curve, "best": best, "interior": decision.interior}
+    content |= {"chosen": None if decision.following else best, "following": list(map(dict, decision.following))}
+    block = provenance.block(made_by=step_code("choose"), parents=parents)
+    artefacts.write_json(study.choice_file(path), content | {"provenance": block})
     values = ", ".join(f"{setting} = {value}" for setting, value in best.items())
     verdict = f"{len(decision.following)} more to try" if decision.following else "chosen"
     say(f"{path}: {tuning.by} {ppls[decision.best]:.2f} at {values}, best of {len(losses)}: {verdict}")

@@ -43,17 +43,18 @@ def evaluate(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     places, law = _places(study, run.dataset, tokens), known_truth.law_of(study, run.dataset, tokens)
     with loaded(run, folder) as model:
         contexts = perplexity.hidden_states(model, tokens.test, run.schedule.bptt)
-        found = perplexity.predict(model, contexts, [place.index - 1 for place in places], law.kl_nats if law else None)
-        metrics = perplexity.perplexity_metrics(model, tokens, found.log_p_T, run.schedule)
+        rows = [place.index - 1 for place in places]
+        predicted = perplexity.predict(model, contexts, rows, law.kl_nats if law else None)
+        metrics = perplexity.perplexity_metrics(model, tokens, predicted.log_p_T, run.schedule)
         slopes, curves = _learned_function(run, model)
     metrics |= slopes | {"params_m": done["parameters"] / 1e6, "train_ppl": done["train_ppl"]}
     metrics["sec_per_epoch"] = done["timing"]["seconds_per_epoch"]
     metrics["ms_per_batch"] = 1000 * metrics["sec_per_epoch"] * done["epochs"] / done["steps"]
     metrics["train_minutes"] = done["timing"]["wall_s"] / 60
-    metrics |= law.metrics(found.kl_T) if law and found.kl_T is not None else {}
+    metrics |= law.metrics(predicted.kl_T) if law and predicted.kl_T is not None else {}
     hidden = {"hidden_TD": contexts.hidden.cpu().numpy(), "targets_T": contexts.targets.cpu().numpy().astype(np.int32)}
-    shown = [predictions.describe(place, found.top[place.index - 1], tokens) for place in places]
-    topk = {"contexts": shown, "hits": predictions.hit_rates(found.true_rank_T)}
+    shown = [predictions.describe(place, predicted.top[row], tokens) for place, row in zip(places, rows, strict=True)]
+    topk = {"contexts": shown, "hits": predictions.hit_rates(predicted.true_rank_T)}
     files = {"topk.json": topk, "measure.json": {"metrics": metrics} | curves}
     arrays = {"hidden.npz": artefacts.write_npz(folder / "hidden.npz", **hidden)}
     return Computed(files, arrays, f"test perplexity {metrics['test_ppl']:.2f}")
@@ -108,8 +109,8 @@ def slope_metrics(function: PiecewiseLinear, suffix: str = "") -> dict[str, floa
     each followed by `suffix`.
     """
     slope_K = function.table()[:, 0].double()
-    found = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}
-    return {f"slope_{name}{suffix}": float(value) for name, value in found.items()}
+    statistics = {"mean": slope_K.mean(), "std": slope_K.std(correction=0), "min": slope_K.min(), "max": slope_K.max()}
+    return {f"slope_{name}{suffix}": float(value) for name, value in statistics.items()}
 
 
 @torch.no_grad()

@@ -58,26 +58,26 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     with trained.loaded(run, folder) as model:
         first, whole = spectra(model, hidden_TD, limit)
     sigma = {"singular_values": (first or whole).with_zeros()}
-    facts = _rank_facts(first or whole)
+    content = _rank_facts(first or whole)
     if first:
         sigma["singular_values_all"] = whole.with_zeros()
-        facts["all"] = _rank_facts(whole)
-        facts["metrics"] |= {f"{name}_all": rank for name, rank in facts["all"].pop("metrics").items()}
+        content["all"] = _rank_facts(whole)
+        content["metrics"] |= {f"{name}_all": rank for name, rank in content["all"].pop("metrics").items()}
     arrays = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **sigma)}
     along = {}
     if trained.snapshots(folder):
         along["epochs_rank.json"] = {"rows": _ranks_along_training(study, run, done["best_epoch"], limit)}
-    message = f"Press rank {facts['metrics']['rank_press']} of {whole.n} columns"
-    return Computed(along | {"rank.json": facts}, arrays, message)
+    message = f"Press rank {content['metrics']['rank_press']} of {whole.n} columns"
+    return Computed(along | {"rank.json": content}, arrays, message)
 
 
-def _rank_facts(found: Spectrum) -> dict[str, Any]:
+def _rank_facts(spectrum: Spectrum) -> dict[str, Any]:
     """Return the content of rank.json for one spectrum: the ranks, and how they were computed.
 
     The key "metrics" has the ranks as {name: rank}; the names are listed in `RankReport.metrics`. All other keys of
     `RankReport.to_json` follow on the same level, such as `tolerance` (of the Press rank), `m`, `n` and `method`.
     """
-    report = ranks.rank_report(found)
+    report = ranks.rank_report(spectrum)
     metrics = report.metrics()
     return {"metrics": metrics} | {key: value for key, value in report.to_json().items() if key not in metrics}
 
@@ -95,9 +95,9 @@ def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | 
     with numerics(run, device):
         for row, model in trained.models_along_training(study.store.run_folder(run.path), device):
             contexts = hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
-            _, found = spectra(model, contexts.hidden.cpu().numpy())
+            _, spectrum = spectra(model, contexts.hidden.cpu().numpy())
             kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")} | {"best": row["epoch"] == best_epoch}
-            rows.append(kept | _rank_facts(found)["metrics"] | saturation(model.head, contexts))
+            rows.append(kept | _rank_facts(spectrum)["metrics"] | saturation(model.head, contexts))
     return rows
 
 

@@ -42,12 +42,10 @@ class Benchmark:
     rows: tuple[tuple[str, str, float], ...]
 
 
-def read_benchmark(path: Path, name: str | None = None) -> Benchmark:
-    """Read a benchmark from lines `word1 word2 score`, separated by tabs or spaces; blank lines are skipped.
+def read_benchmark(path: Path) -> Benchmark:
+    """Read a benchmark from a UTF-8 file of lines `word1 word2 score`, separated by tabs or spaces.
 
-    Args:
-        path: a UTF-8 text file, with any line ends.
-        name: name of the benchmark; the file's stem by default.
+    Blank lines are skipped. The name of the benchmark is the file's stem.
 
     Raises:
         DataError: the file is missing, not UTF-8 or empty, or a line is malformed.
@@ -74,7 +72,7 @@ def read_benchmark(path: Path, name: str | None = None) -> Benchmark:
         rows.append((fields[0].lower(), fields[1].lower(), score))
     if not rows:
         raise DataError(f"{path} holds no word pairs: expected lines of `word1 word2 score`")
-    return Benchmark(name or path.stem, tuple(rows))
+    return Benchmark(path.stem, tuple(rows))
 
 
 def evaluate(
@@ -131,10 +129,7 @@ def evaluate(
         "n_scored": correlation.n,
         "n_skipped": int((~usable_N).sum()),
         "rho": correlation.r,
-        "low": correlation.low,
-        "high": correlation.high,
-        "level": correlation.level,
-        "n_resamples": correlation.n_resamples,
+        **{key: getattr(correlation, key) for key in ("low", "high", "level", "n_resamples")},
         "reason": correlation.reason and f"{correlation.reason}; {n_found} of {n_pairs} pairs found",
     }
 

@@ -156,7 +156,7 @@ def collect(study: Study) -> Records:
     """
     trained = [(run, run.path, "") for run in study.shown]
     later = [(run, run.path, FINETUNED) for run in study.shown_finetuned]
-    later += [(one.run, one.path, DYNAMIC) for one in study.shown_evaluations]
+    later += [(evaluation.run, evaluation.path, DYNAMIC) for evaluation in study.shown_evaluations]
     later += [(run, run.path, SEARCH) for run in study.searched]
     runs = {path: integrity.read(run, study.store.run_folder(path)) for run, path, _ in (*trained, *later)}
     readings = [Reading(run, path, runs[path], stage) for run, path, stage in (*trained, *later)]
@@ -177,12 +177,12 @@ def collect(study: Study) -> Records:
     environments: list[dict[str, Any]] = []
     for result in (*(reading.found.contents.get("done", {}) for reading in readings), synthetic):
         block = mapping(result.get("provenance"))
-        facts = {key: block[key] for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
-        if facts and facts not in environments:
-            environments.append(facts)
+        environment = {key: block[key] for key in ("git", "versions", "hardware", "deterministic") if block.get(key)}
+        if environment and environment not in environments:
+            environments.append(environment)
     states = [_state_row(study, reading) for reading in readings]
     corpora = {name: study.store.tokens_folder(name) / "corpus.json" for name in study.datasets}
-    found = Records(
+    results = Records(
         rows=_rows(study, readings, synthetic),
         states=pd.DataFrame(states[: len(trained)], columns=list(records.STATE_COLUMNS)),
         stages=pd.DataFrame(states[len(trained) :], columns=list(records.STAGE_COLUMNS)),
@@ -193,7 +193,7 @@ def collect(study: Study) -> Records:
         spectra=spectra,
         corpora={name: artefacts.read_json(path) for name, path in corpora.items() if artefacts.is_sound(path)},
     )
-    return replace(found, verification=integrity.inspect_study(study, runs, found).to_json())
+    return replace(results, verification=integrity.inspect_study(study, runs, results).to_json())
 
 
 def collect_to(study: Study, folder: Path) -> Records:

@@ -70,12 +70,12 @@ class Records:
 
     @cached_property
     def _index(self) -> dict[tuple[str, str, str, str], dict[int, float]]:
-        found: dict[tuple[str, str, str, str], dict[int, float]] = {}
+        index: dict[tuple[str, str, str, str], dict[int, float]] = {}
         measured = self.rows[self.rows["run_id"] != ""]
         keys = ["dataset", "model", "metric", "condition", "seed", "value"]
         for *place, seed, value in measured[keys].itertuples(index=False, name=None):
-            found.setdefault(tuple(place), {})[int(seed)] = float(value)
-        return found
+            index.setdefault(tuple(place), {})[int(seed)] = float(value)
+        return index
 
     def values(self, dataset: str, model: str, metric: str, condition: str = "") -> dict[int, float]:
         """Return {seed: value} of a metric, such as `test_ppl`, for a model's runs on a dataset, in order of seeds.
@@ -96,13 +96,13 @@ class Records:
 
         The rank of such a run says nothing about its head, so correlations of rank and perplexity leave it out.
         """
-        found = set()
+        runs = set()
         for (dataset, model, metric, condition), by_seed in self._index.items():
             if (metric, condition) == ("test_ppl", ""):
                 unigram = self.values(dataset, model, "unigram_ppl")
-                found |= {(dataset, model, seed) for seed, ppl in by_seed.items()
+                runs |= {(dataset, model, seed) for seed, ppl in by_seed.items()
                           if is_unlearned(ppl, unigram.get(seed, math.inf))}  # fmt: skip
-        return frozenset(found)
+        return frozenset(runs)
 
     def dynamic_doubts(self, dataset: str, model: str) -> tuple[int, int, int]:
         """Return the numbers of doubtful dynamic evaluations of a model: (choice on an edge, text damaged, all).
@@ -175,13 +175,13 @@ class Records:
 
     def mixtures(self) -> list[str]:
         """Return a warning for every corpus whose runs were computed on several kinds of hardware."""
-        found = []
+        warnings = []
         for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
             kinds = {str(kind): ", ".join(dict.fromkeys(rows["model"])) for kind, rows in runs.groupby("hardware")}
             if len(kinds) > 1:
                 listed = "; ".join(f"{kind}: {models}" for kind, models in kinds.items())
-                found.append(f"comparisons on {dataset} mix hardware, which moves last digits ({listed})")
-        return found
+                warnings.append(f"comparisons on {dataset} mix hardware, which moves last digits ({listed})")
+        return warnings
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of runs as a dict with the keys `planned`, the names in STATES, and `mixed hardware`.

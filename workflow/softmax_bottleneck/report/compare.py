@@ -109,34 +109,35 @@ def matrix(studies: Sequence[FinishedStudy], titles: Mapping[str, str]) -> dict[
           with the verdicts of single studies, as returned by `_evidence`).
         * `counts`: a list of pairs (overall verdict, number of rows).
     """
-    own = studies[0]
-    names = dict.fromkeys(entry["id"] for entry in own.claims)
+    this_study = studies[0]
+    names = dict.fromkeys(entry["id"] for entry in this_study.claims)
     tested: dict[str, dict[str, list[tuple[FinishedStudy, Entry]]]] = {"": {}}
-    for study, entry in ((one, entry) for one in studies for entry in one.claims if entry["id"] in names):
-        if study is own or entry["verdict"] != r.CANNOT:
-            column = "" if study is own else _place(study, entry["dataset"])
-            tested.setdefault(column, {}).setdefault(entry["id"], []).append((study, entry))
-    places = sorted(tested, key=lambda place: (place != "", place == SYNTHETIC_TEXTS, place))
+    for study in studies:
+        for entry in study.claims:
+            if entry["id"] in names and (study is this_study or entry["verdict"] != r.CANNOT):
+                column = "" if study is this_study else _column(study, entry["dataset"])
+                tested.setdefault(column, {}).setdefault(entry["id"], []).append((study, entry))
+    columns = sorted(tested, key=lambda column: (column != "", column == SYNTHETIC_TEXTS, column))
     parts: dict[str, list[dict[str, Any]]] = {}
     for name in names:
-        by_place = [tested[place].get(name, []) for place in places]
-        pairs = list(itertools.chain(*by_place))
-        facts = {key: pairs[0][1][key] for key in ("id", "statement", "where", "limits", "criterion")}
-        row = facts | {
+        by_column = [tested[column].get(name, []) for column in columns]
+        pairs = list(itertools.chain(*by_column))
+        claim = pairs[0][1]
+        row = {key: claim[key] for key in ("id", "statement", "where", "limits", "criterion")} | {
             "overall": overall([entry for _, entry in pairs]),
-            "cells": [overall([entry for _, entry in own]) if own else "" for own in by_place],
-            "evidence": [_evidence(study, entry, study is own) for study, entry in pairs],
+            "cells": [overall([entry for _, entry in judged]) if judged else "" for judged in by_column],
+            "evidence": [_evidence(study, entry, study is this_study) for study, entry in pairs],
         }
-        parts.setdefault(titles.get(pairs[0][1]["source"], pairs[0][1]["source"]), []).append(row)
+        parts.setdefault(titles.get(claim["source"], claim["source"]), []).append(row)
     counted = Counter(row["overall"] for rows in parts.values() for row in rows)
     return {
-        "columns": ["This study", *places[1:]],
+        "columns": ["This study", *columns[1:]],
         "parts": [{"title": title, "rows": rows} for title, rows in parts.items()],
         "counts": [(verdict, counted[verdict]) for verdict in OVERALL if counted[verdict]],
     }
 
 
-def _place(study: FinishedStudy, dataset: str) -> str:
+def _column(study: FinishedStudy, dataset: str) -> str:
     """Return the title of a corpus, or SYNTHETIC_TEXTS for synthetic languages and fits."""
     known = bundled_dataset(dataset)
     is_synthetic = dataset == r.SYNTHETIC or (known is not None and known.kind == "language")
@@ -149,7 +150,7 @@ def _evidence(study: FinishedStudy, entry: Entry, is_own: bool) -> dict[str, Any
     The keys are `study` (title of the study, hardware and corpus as one text), `entry` (the entry of claims.json),
     `number` (name and value of its first number as text; empty if there is no value) and `is_own`.
     """
-    number = next((one for one in entry["numbers"][:1] if one["value"] is not None), None)
+    number = next((number for number in entry["numbers"][:1] if number["value"] is not None), None)
     return {
         "study": ", ".join(filter(None, (study.title, study.hardware, study.corpora.get(entry["dataset"], "")))),
         "entry": entry,
@@ -278,25 +279,26 @@ def advice(
           with bracketed rates.
         * `by_family`: the changes that are significant in the family of fair contrasts only, as text.
     """
-    fair = [one for one in counted if one.is_fair]
-    lower, higher = ([one for one in fair if adjusted[one] < ALPHA and sign * one.change > 0] for sign in (-1, 1))
+    fair = [contrast for contrast in counted if contrast.is_fair]
+    sure = [contrast for contrast in fair if adjusted[contrast] < ALPHA]
+    lower, higher = ([contrast for contrast in sure if sign * contrast.change > 0] for sign in (-1, 1))
     if lower and higher:
         kind = "mixed"
     elif lower or higher:
         kind = "better" if lower else "worse"
     else:
         kind = "open" if fair else "untested"
-    unsure = [one for one in fair if among_fair[one] < ALPHA <= adjusted[one]]
+    unsure = [contrast for contrast in fair if among_fair[contrast] < ALPHA <= adjusted[contrast]]
     return {
         "advice": kind,
         "lower": " and ".join(contrasts.corpora(lower)),
         "higher": " and ".join(contrasts.corpora(higher)),
-        "gain": numbers.span([one.change for one in fair], signed=True),
+        "gain": numbers.span([contrast.change for contrast in fair], signed=True),
         "basis": contrasts.basis(fair) if fair else "",
         "by_family": "; ".join(
-            f"on {one.setting.labels[0]} {one.change_text} "
-            f"(p = {numbers.p_value(among_fair[one])} or {numbers.p_value(adjusted[one])}, by family)"
-            for one in unsure
+            f"on {contrast.setting.labels[0]} {contrast.change_text} "
+            f"(p = {numbers.p_value(among_fair[contrast])} or {numbers.p_value(adjusted[contrast])}, by family)"
+            for contrast in unsure
         ),
     }
 
@@ -330,13 +332,13 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
         tested |= {entry["id"] for entry in study.claims if entry["verdict"] != r.CANNOT}
         # The first statement counts: archives may have an older wording.
         statements = {entry["id"]: f"{entry['statement']} [{entry['id']}]" for entry in study.claims} | statements
-        own = [entry for entry in study.claims if entry["dataset"] in (corpus, r.SYNTHETIC)]
-        first = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in own}
-        verdicts[name] = {entry["id"]: ": ".join([entry["verdict"], *first[entry["id"]]]) for entry in own}
+        entries = [entry for entry in study.claims if entry["dataset"] in (corpus, r.SYNTHETIC)]
+        first = {entry["id"]: [n["text"] for n in entry["numbers"][:1] if n["value"] is not None] for entry in entries}
+        verdicts[name] = {entry["id"]: ": ".join([entry["verdict"], *first[entry["id"]]]) for entry in entries}
         heads[name] = dict[str, str]()
         for model, title in dict(zip(states["model"], states["label"], strict=True)).items():
             values = {m: study.records.values(corpus, model, m).values() for m in HEAD_METRICS}
-            means = {m: mean for m, own in values.items() if (mean := mean_of(own))}
+            means = {m: mean for m, by_seed in values.items() if (mean := mean_of(by_seed))}
             texts = [numbers.spread(x.mean, x.sd if m == TEST_PPL else None, find(m).digits) for m, x in means.items()]
             planned, n = len(study.records.planned(corpus, model)), max((mean.n for mean in means.values()), default=0)
             if planned:

@@ -37,8 +37,8 @@ NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-s
 @cache
 def corpus_of(dataset: str) -> str:
     """Return the corpus of a dataset: a cut of a corpus is that corpus, such as `ptb` for `ptb-small`."""
-    found = bundled_dataset(dataset)
-    return found.published_as or found.stands_for or found.base or dataset if found else dataset
+    data = bundled_dataset(dataset)
+    return data.published_as or data.stands_for or data.base or dataset if data else dataset
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class Sample:
     left_out: frozenset[int] = frozenset()  # seeds that chose the settings of this model
 
     def _logs(self, metric: str, rate: float) -> dict[int, float]:
-        own = [run for run in self.runs if run.rate == rate and run.seed not in self.left_out]
-        return per_seed((run.seed, run.machine, math.log(run.values.get(metric, INF))) for run in own)
+        runs = [run for run in self.runs if run.rate == rate and run.seed not in self.left_out]
+        return per_seed((run.seed, run.machine, math.log(run.values.get(metric, INF))) for run in runs)
 
     @cached_property
     def choice(self) -> Choice:
@@ -146,15 +146,15 @@ class Sample:
 
     def mean(self, metric: str) -> float:
         """Return the geometric mean of a positive metric over the runs at the chosen rate, or nan if none has it."""
-        own = [run.values[metric] for run in self.runs if run.rate == self.choice.value and metric in run.values]
-        return statistics.geometric_mean(own) if own else math.nan
+        values = [run.values[metric] for run in self.runs if run.rate == self.choice.value and metric in run.values]
+        return statistics.geometric_mean(values) if values else math.nan
 
     @cached_property
     def seconds(self) -> dict[str, list[float]]:
         """{machine with its threads: seconds per epoch of the runs at all learning rates, in ascending order}."""
         timed = sorted((run.machine, run.values["sec_per_epoch"]) for run in self.runs if "sec_per_epoch" in run.values)
         groups = itertools.groupby(timed, key=lambda pair: pair[0])
-        return {machine: [seconds for _, seconds in own] for machine, own in groups}
+        return {machine: [seconds for _, seconds in of_machine] for machine, of_machine in groups}
 
     @property
     def studies(self) -> list[str]:
@@ -164,27 +164,27 @@ class Sample:
 
 def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
     """Return {model: its sample} of all finished runs whose settings are known."""
-    found: dict[Model, dict[tuple[str, str, float | None], TrainedRun]] = {}
-    searched: dict[Model, dict[float, float]] = {}
+    runs_of: dict[Model, dict[tuple[str, str, float | None], TrainedRun]] = {}
+    searches: dict[Model, dict[float, float]] = {}
     for study in studies:
         for choice in study.tuned:
             run = study.settings.get((choice["dataset"], choice["model"]))
             if run and not _repeats_tokens(run.dataset):
-                searched.setdefault(_model_of(run), {}).update(_curve(choice))
+                searches.setdefault(_model_of(run), {}).update(_curve(choice))
         synthetic = {data.dataset for data in study.views if data.truth}
         rows = study.records.rows
         plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")].set_index("metric")
-        values: dict[str, Any] = {str(run_id): own.to_dict() for run_id, own in plain.groupby("run_id")["value"]}
+        values: dict[str, Any] = {str(run_id): part.to_dict() for run_id, part in plain.groupby("run_id")["value"]}
         for state in study.records.states.to_dict("records"):
-            run, own = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
-            if run is None or _repeats_tokens(run.dataset) or not (TEST_PPL in own or state["state"] == "diverged"):
+            run, metrics = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
+            if run is None or _repeats_tokens(run.dataset) or not (TEST_PPL in metrics or state["state"] == "diverged"):
                 continue
             model = _model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
             machine = f"{state['hardware']}, {run.threads} threads"
-            trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, own)
+            trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, metrics)
             # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
-            found.setdefault(model, {})[state["run_id"], machine, own.get("sec_per_epoch")] = trained
-    return {model: Sample(model, list(runs.values()), searched.get(model, {})) for model, runs in found.items()}
+            runs_of.setdefault(model, {})[state["run_id"], machine, metrics.get("sec_per_epoch")] = trained
+    return {model: Sample(model, list(runs.values()), searches.get(model, {})) for model, runs in runs_of.items()}
 
 
 @cache
@@ -223,8 +223,8 @@ class Contrast:
     def interval(self) -> Interval:
         """The difference of mean log test perplexities in nats, with Welch's interval; infinite if a run diverged."""
         sides = [np.array([*side.log_ppl.values()])[:, None] for side in (self.model, self.baseline)]
-        found = student(sides, ALPHA / 2)
-        return replace(found, low=-INF, high=INF) if self.n_diverged else found
+        difference = student(sides, ALPHA / 2)
+        return replace(difference, low=-INF, high=INF) if self.n_diverged else difference
 
     @property
     def n_diverged(self) -> int:
@@ -256,7 +256,8 @@ class Contrast:
     @property
     def sign(self) -> int:
         """-1 or 1 if the whole interval lies below or above 0, else 0."""
-        return 0 if self.ends is None else -1 if self.ends[1] < 0 else int(self.ends[0] > 0)
+        low, high = self.ends or (0.0, 0.0)
+        return int(low > 0) - int(high < 0)
 
     @property
     def size(self) -> float:
@@ -278,9 +279,10 @@ class Contrast:
 
         A ratio is of the lowest seconds of both sides, because a busy machine only slows a run.
         """
-        own, base = self.model.seconds, self.baseline.seconds
-        shared = sorted(own.keys() & base.keys())
-        return {name: own[name][0] / base[name][0] for name in shared if min(len(own[name]), len(base[name])) >= least}
+        sides = (self.model.seconds, self.baseline.seconds)
+        shared = sorted(sides[0].keys() & sides[1].keys())
+        known = [name for name in shared if min(len(side[name]) for side in sides) >= least]
+        return {name: sides[0][name][0] / sides[1][name][0] for name in known}
 
     @property
     def time(self) -> str:
@@ -322,7 +324,7 @@ class Contrast:
     def rates(self) -> str:
         """The learning rates as text, such as `best of {20}: 20 and {10, 20}: 10, not bracketed`."""
         choices = (self.model.choice, self.baseline.choice)
-        shown = [f"{{{', '.join(f'{rate:g}' for rate in one.tried)}}}: {one.value:g}" for one in choices]
+        shown = [f"{{{', '.join(f'{rate:g}' for rate in choice.tried)}}}: {choice.value:g}" for choice in choices]
         return f"best of {' and '.join(shown)}, {self.bracketed}"
 
     @property
@@ -397,38 +399,38 @@ class Named:
 
 def time_range(contrasts: Iterable[Contrast]) -> str:
     """Return the range of seconds per epoch relative to the baseline over contrasts and machines, or a dash."""
-    return numbers.span([ratio for one in contrasts for ratio in one.times().values()])
+    return numbers.span([ratio for contrast in contrasts for ratio in contrast.times().values()])
 
 
-def corpora(own: Iterable[Contrast]) -> list[str]:
+def corpora(contrasts: Iterable[Contrast]) -> list[str]:
     """Return the titles of the corpora, each once; a cut of a corpus is that corpus."""
     titles: dict[str, str] = {}
-    for one in own:
-        titles.setdefault(corpus_of(one.setting.dataset), one.setting.labels[0].partition(", ")[0])
+    for contrast in contrasts:
+        titles.setdefault(corpus_of(contrast.setting.dataset), contrast.setting.labels[0].partition(", ")[0])
     return list(titles.values())
 
 
-def basis(own: Sequence[Contrast]) -> str:
+def basis(contrasts: Sequence[Contrast]) -> str:
     """Return the numbers of seeds, and how many contrasts have bracketed rates, such as `n = 3, 1 of 3 bracketed`."""
-    counts = numbers.span([n for one in own for n in one.n], 0)
-    return f"n = {counts}, {sum(one.is_tuned for one in own)} of {len(own)} bracketed"
+    counts = numbers.span([n for contrast in contrasts for n in contrast.n], 0)
+    return f"n = {counts}, {sum(contrast.is_tuned for contrast in contrasts)} of {len(contrasts)} bracketed"
 
 
-def distinct(own: Iterable[Named]) -> list[Named]:
+def distinct(named: Iterable[Named]) -> list[Named]:
     """Return named contrasts without repeats: of those with the same two models, the one with the largest p-value."""
-    found: dict[tuple[Model, Model], Named] = {}
-    for one in own:
-        key = (one.contrast.model.model, one.contrast.baseline.model)
-        found[key] = max(found.get(key, one), one, key=lambda named: named.p)
-    return list(found.values())
+    kept: dict[tuple[Model, Model], Named] = {}
+    for candidate in named:
+        key = (candidate.contrast.model.model, candidate.contrast.baseline.model)
+        kept[key] = max(kept.get(key, candidate), candidate, key=lambda named: named.p)
+    return list(kept.values())
 
 
 # --- which models are contrasted ------------------------------------------------------------------------------------
-def pick(found: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any], size: float = 0.0) -> Sample | None:
+def pick(pool: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any], size: float = 0.0) -> Sample | None:
     """Return the sample of a head in a setting, or None.
 
     Args:
-        found: all samples.
+        pool: all samples.
         setting: the setting.
         head: the name of the head (`name`), and the options that it must have. A list gives several values in order of
             preference; the first that the setting has is taken.
@@ -436,7 +438,7 @@ def pick(found: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any
     """
     wanted = {key: value if isinstance(value, list) else [value] for key, value in head.items() if key != "name"}
     candidates = []
-    for model, sample in found.items():
+    for model, sample in pool.items():
         if model.setting == setting and model.head == head["name"] and sample.log_ppl:
             options = json.loads(model.options)
             if all(options.get(key) in values for key, values in wanted.items()):
@@ -446,15 +448,15 @@ def pick(found: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any
 
 
 def against_baseline(
-    found: Mapping[Model, Sample], label: str, head: Mapping[str, Any], baseline: Mapping[str, Any]
+    pool: Mapping[Model, Sample], label: str, head: Mapping[str, Any], baseline: Mapping[str, Any]
 ) -> list[Contrast]:
     """Return the contrast of a head with a baseline in every setting that has both: natural text and LSTMs first."""
-    bases = [(setting, base) for setting in settings_of(found) if (base := pick(found, setting, baseline))]
-    pairs = [(pick(found, setting, head, base.mean("parameters")), base) for setting, base in bases]
-    return [Contrast(label, own, base) for own, base in pairs if own]
+    bases = [(setting, base) for setting in settings_of(pool) if (base := pick(pool, setting, baseline))]
+    pairs = [(pick(pool, setting, head, base.mean("parameters")), base) for setting, base in bases]
+    return [Contrast(label, sample, base) for sample, base in pairs if sample]
 
 
-def settings_of(found: Mapping[Model, Sample]) -> list[Setting]:
+def settings_of(pool: Mapping[Model, Sample]) -> list[Setting]:
     """Return all settings: natural text first, then LSTMs, then by corpus, longer training and larger widths first."""
 
     def order(setting: Setting) -> tuple[Any, ...]:
@@ -463,10 +465,10 @@ def settings_of(found: Mapping[Model, Sample]) -> list[Setting]:
         kind = (setting.is_synthetic, not setting.is_lstm, corpus_of(setting.dataset), setting.dataset)
         return *kind, *sizes, setting.body, setting.schedule
 
-    return sorted({model.setting for model in found}, key=order)
+    return sorted({model.setting for model in pool}, key=order)
 
 
-def at_equal_time(found: Mapping[Model, Sample], contrast: Contrast) -> Contrast | None:
+def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast | None:
     """Return the contrast with the best wider softmax that takes no more time, chosen by validation perplexity.
 
     The two settings differ in `embedding_size`. Return None if no wider softmax was timed on a machine of the model.
@@ -479,10 +481,10 @@ def at_equal_time(found: Mapping[Model, Sample], contrast: Contrast) -> Contrast
         return float(model.setting.facts["embedding_size"])
 
     base = contrast.baseline.model
-    alike = [model for model in found if but_width(model) == but_width(base) and width(model) > width(base)]
-    rivals = [Contrast(contrast.label, contrast.model, found[model]) for model in alike]
+    alike = [model for model in pool if but_width(model) == but_width(base) and width(model) > width(base)]
+    rivals = [Contrast(contrast.label, contrast.model, pool[model]) for model in alike]
     rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
-    order = {id(one): (one.baseline.mean(VALID_PPL), one.baseline.mean("parameters")) for one in rivals}
+    order = {id(rival): (rival.baseline.mean(VALID_PPL), rival.baseline.mean("parameters")) for rival in rivals}
     return min(rivals, key=lambda rival: order[id(rival)], default=None)
 
 
@@ -490,12 +492,12 @@ def at_shared_rates(contrast: Contrast) -> Contrast:
     """Return the contrast of the runs at the learning rates that were tried for both sides."""
     sides = (contrast.model, contrast.baseline)
     shared = set(sides[0].choice.tried) & set(sides[1].choice.tried)
-    own = (replace(side, runs=[run for run in side.runs if run.rate in shared]) for side in sides)
-    return Contrast(contrast.label, *own) if shared else contrast
+    samples_at = (replace(side, runs=[run for run in side.runs if run.rate in shared]) for side in sides)
+    return Contrast(contrast.label, *samples_at) if shared else contrast
 
 
 def named(
-    found: Mapping[Model, Sample],
+    pool: Mapping[Model, Sample],
     studies: Sequence[FinishedStudy],
     lists: Mapping[str, Any],
     left_out: Mapping[str, Mapping[str, Sequence[int]]],
@@ -504,7 +506,7 @@ def named(
     """Return the contrasts that studies named before their runs and that have runs.
 
     Args:
-        found: all samples.
+        pool: all samples.
         studies: the studies, whose settings tell what the names of models mean.
         lists: {study: {dataset: {label: [model, baseline]}}}, for studies whose files do not have the key `contrasts`.
         left_out: {study: {model: seeds}}: seeds that chose the settings of a model.
@@ -516,9 +518,9 @@ def named(
         for dataset, contrasts in datasets.items():
             for label, names in contrasts.items():
                 runs = [settings.get(study, {}).get((dataset, name)) for name in names]
-                sides = [found.get(_model_of(run)) if run else None for run in runs]
+                sides = [pool.get(_model_of(run)) if run else None for run in runs]
                 seeds = [frozenset(left_out.get(study, {}).get(name, ())) for name in names]
-                known = [replace(side, left_out=own) for side, own in zip(sides, seeds, strict=True) if side]
+                known = [replace(side, left_out=chose) for side, chose in zip(sides, seeds, strict=True) if side]
                 if len(known) == 2 and all(side.log_ppl for side in known):
                     pairs.append((study, Contrast(label, *known)))
     return [
@@ -530,27 +532,30 @@ def _declared(studies: Sequence[FinishedStudy]) -> dict[str, dict[str, dict[str,
     """Return the contrasts of the studies that declare them (key `contrasts`), as `lists` of the function `named`."""
 
     def label(run: Run) -> str:
+        if run.head.options.get("components") == 1:
+            return "tanh layer"
         declared = declarations().get(run.head.name)
-        return "tanh layer" if run.head.options.get("components") == 1 else declared.label if declared else run.model
+        return declared.label if declared else run.model
 
-    found: dict[str, dict[str, dict[str, list[str]]]] = {}
+    by_study: dict[str, dict[str, dict[str, list[str]]]] = {}
     for study in studies:
-        for one, dataset in itertools.product(study.contrasts.family if study.contrasts else (), study.datasets):
-            runs = [study.settings.get((dataset, name)) for name in (one.model, one.against)]
+        for contrast, dataset in itertools.product(study.contrasts.family if study.contrasts else (), study.datasets):
+            runs = [study.settings.get((dataset, name)) for name in (contrast.model, contrast.against)]
             known = [label(run) for run in runs if run]
             if len(known) == len(runs):
-                text = " against ".join(known) + ("" if one.same_size else f", {one.label}")
-                found.setdefault(study.study, {}).setdefault(dataset, {})[text] = [one.model, one.against]
-    return found
+                text = " against ".join(known) + ("" if contrast.same_size else f", {contrast.label}")
+                by_study.setdefault(study.study, {}).setdefault(dataset, {})[text] = [contrast.model, contrast.against]
+    return by_study
 
 
 def families(pairs: Iterable[tuple[str, Contrast]]) -> list[Named]:
     """Return the contrasts of pairs (study, contrast) with p-values after Holm's correction within each study."""
     named = []
     for study, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
-        own = [contrast for _, contrast in group]
-        tests = sum(not math.isnan(one.p) for one in own)
-        named += [Named(study, *one, tests) for one in zip(own, holm([one.p for one in own]), strict=True)]
+        contrasts = [contrast for _, contrast in group]
+        tests = sum(not math.isnan(contrast.p) for contrast in contrasts)
+        corrected = holm([contrast.p for contrast in contrasts])
+        named += [Named(study, contrast, p, tests) for contrast, p in zip(contrasts, corrected, strict=True)]
     return named
 
 

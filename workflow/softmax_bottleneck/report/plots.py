@@ -155,16 +155,16 @@ def by_corpus(
         data: the numbers to draw, with the columns `dataset` and `model`.
         size: number of panels per row, and width and height of a panel in inches.
         draw: function `draw(axes, corpus, own)` that fills the row of a corpus. `axes` is the array of the row's
-            panels, `corpus` the corpus's name, and `own` the part of `data` on this corpus.
+            panels, `corpus` the corpus's name, and `of_corpus` the part of `data` on this corpus.
         note: the note of the drawing; by default a sentence on how many runs are drawn.
         has_legend: True for a legend with the models.
     """
     frames = {dataset: data[data["dataset"] == dataset] for dataset in source.corpora}
-    frames = {dataset: own for dataset, own in frames.items() if dataset in source.datasets or len(own)}
+    frames = {dataset: part for dataset, part in frames.items() if dataset in source.datasets or len(part)}
     canvas, axes = panels(len(frames), *size)
-    for row, (dataset, own) in zip(axes, frames.items(), strict=True):
-        if len(own):
-            draw(row, dataset, own)
+    for row, (dataset, of_corpus) in zip(axes, frames.items(), strict=True):
+        if len(of_corpus):
+            draw(row, dataset, of_corpus)
         else:
             empty(row[0], f"{corpus_title(source, dataset)}: nothing to show yet")
             for panel in row[1:]:
@@ -219,13 +219,13 @@ def curves(
     """
     ends: dict[str, tuple[float, float]] = {}
     for model, style in looks.items():
-        own = data[data["model"] == model]
-        table = own.pivot_table(index=x, columns="seed", values=y).interpolate(method="index", limit_area="inside")
+        of_model = data[data["model"] == model]
+        table = of_model.pivot_table(index=x, columns="seed", values=y).interpolate(method="index", limit_area="inside")
         if table.shape[1] > MOST_SEEDS:
             band = table.dropna().agg(["min", "max"], axis=1)
             axes.fill_between(band.index, band["min"], band["max"], color=style.colour, alpha=0.2, linewidth=0)
         elif dots:
-            axes.plot(own[x], own[y], **style.dot | {"markersize": 3.5, "alpha": 0.6})
+            axes.plot(of_model[x], of_model[y], **style.dot | {"markersize": 3.5, "alpha": 0.6})
         elif table.shape[1] > 1:
             axes.plot(table.index, table, color=style.colour, linewidth=0.6, alpha=0.45)
         mean = table.dropna().mean(axis=1)
@@ -348,7 +348,7 @@ def paper_title(source: Source, dataset: str, same: bool) -> str:
     If `same` is False, the title ends with `, full size`. This tells readers that the study does not have the corpus
     or the settings of the published numbers.
     """
-    return f"{source.published_title(dataset)}: published" + ", full size" * (not same)
+    return f"{source.published_title(dataset)}: published" + ("" if same else ", full size")
 
 
 def short_name(study: Study, model: str) -> str:

@@ -15,18 +15,9 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.report import (
-    archive,
-    archived_cells,
-    claims,
-    compare,
-    contrasts,
-    findings,
-    numbers,
-    plots,
-    views,
-)
+from softmax_bottleneck.report import archive, archived_cells, claims, compare, contrasts, findings, plots, views
 from softmax_bottleneck.report.cells import Table
+from softmax_bottleneck.report.numbers import number, spread
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
 from softmax_bottleneck.statistics.samples import Summary
@@ -55,7 +46,7 @@ def render(study: Study, folder: Path) -> None:
             its option does not allow.
         DataError: the records are damaged.
     """
-    found = records.load(folder)
+    results = records.load(folder)
     show_archived = not study.is_of_own_texts and archive.archived_runs()
     near = study.file.resolve().parent
     archived = [PlannedExperiment.of(load_experiment(name, near)) for name in ARCHIVED if show_archived]
@@ -69,7 +60,7 @@ def render(study: Study, folder: Path) -> None:
         path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
         facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
         facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
-        shown = views.build(study, experiment, found)
+        shown = views.build(study, experiment, results)
         if isinstance(shown, Table):
             shown = shown if study.is_of_own_texts else archived_cells.fill(shown, study)
             artefacts.write_text(path.with_suffix(".html"), table_page(shown, heads, archive.called(study.file)))
@@ -82,10 +73,10 @@ def render(study: Study, folder: Path) -> None:
             facts["alt"] = f"{experiment.title}: {about}."
         artefacts.write_text(path, shown.csv)
         entries.append(facts | {"caption": shown.caption, "note": shown.note})
-    judged = claims.to_json(study, found, claims.ledger(found, claims.of_study(study), study))
+    judged = claims.to_json(study, results, claims.ledger(results, claims.of_study(study), study))
     artefacts.write_json(folder / "claims.json", judged)
-    page = page_of(study, found, entries, judged["claims"])
-    overview = findings.picture(contrasts.samples([finished_study(study, found, [])]))
+    page = page_of(study, results, entries, judged["claims"])
+    overview = findings.picture(contrasts.samples([finished_study(study, results, [])]))
     artefacts.write_text(folder / "figures" / "overview.svg", overview.svg())
     artefacts.write_text(folder / "figures" / "overview.csv", overview.csv)
     page["overview"] = {"panels": overview.printed, "caption": findings.TEXTS["picture"]}
@@ -93,13 +84,13 @@ def render(study: Study, folder: Path) -> None:
 
 
 def page_of(
-    study: Study, found: records.Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
+    study: Study, results: records.Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return the content of page.json except the keys `overview` and `heads`, which `render` adds.
 
     Args:
         study: the study.
-        found: the records of the study.
+        results: the records of the study.
         entries: one dict per table or figure, with the texts around it: title, caption, note and others.
         judged: the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
 
@@ -109,30 +100,30 @@ def page_of(
         the archived studies) is None for a study of a user's own texts. The value of `conclusions` (the table of
         verdicts) is None if no claim was evaluated. `head_table` is of the archives, too, if there are any.
     """
-    own = finished_study(study, found, judged)
+    this_study = finished_study(study, results, judged)
     archives: list[archive.FinishedStudy] = []
     checks, left_out = [], []
     if not study.is_of_own_texts:
         checks = records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
         archives = archive.load_all()
         left_out = list(archive.findings())
-    others = [one for one in archives if (one.study, one.hardware) != (own.study, own.hardware)]
+    others = [other for other in archives if (other.study, other.hardware) != (this_study.study, this_study.hardware)]
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
-        "counts": list(found.counts().items()),  # a list, because objects in JSON have no order
-        "summary": "{ok} of {planned} planned training runs finished and were measured.".format_map(found.counts()),
+        "counts": list(results.counts().items()),  # a list, because objects in JSON have no order
+        "summary": "{ok} of {planned} planned training runs finished and were measured.".format_map(results.counts()),
         "answer": findings.answer(archives) if archives else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
-        "conclusions": compare.matrix([own, *others], SOURCE_TITLES) if judged else None,
-        "head_table": compare.head_table(archives or [own]),
+        "conclusions": compare.matrix([this_study, *others], SOURCE_TITLES) if judged else None,
+        "head_table": compare.head_table(archives or [this_study]),
         "not_judged": {SOURCE_TITLES[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
-        "gaps": [*gaps(study, found), *(f"An archived study is left out: {finding.words}" for finding in left_out)],
+        "gaps": [*gaps(study, results), *(f"An archived study is left out: {finding.words}" for finding in left_out)],
         "chapters": chapters(entries),
-        "run_tables": run_tables(study, found),
-        "runs_csv": records.to_csv(found.wide(), digits=10),
-        "facts": facts_of(study, found),
-        "provenance": provenance_of(study, found),
+        "run_tables": run_tables(study, results),
+        "runs_csv": records.to_csv(results.wide(), digits=10),
+        "facts": facts_of(study, results),
+        "provenance": provenance_of(study, results),
     }
 
 
@@ -156,29 +147,29 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{"id": f"chapter-{name}", "paper": short[name], **about[name], **part} for name, part in shown.items()]
 
 
-def gaps(study: Study, found: records.Records) -> list[str]:
+def gaps(study: Study, results: records.Records) -> list[str]:
     """Return a list of lines of text, each about missing results of a study.
 
     Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. As long as
     the step `synthetic` has no results, a line follows for each experiment that shows results of this step.
     """
-    every, lines = found.all_stages, []
+    every, lines = results.all_stages, []
     keys = ("dataset", "model", "stage", "state", "reason")
     for (dataset, model, stage, state, reason), group in records.groups(every[every["state"] != "ok"], *keys):
         seeds = ", ".join(map(str, group["seed"]))
         after = f", {STAGE_WORDS[stage]}" if stage else ""
         where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
-        total = len(found.planned(dataset, model, stage))
+        total = len(results.planned(dataset, model, stage))
         lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}" + (f" ({reason})" if reason else ""))
-    for one in (one for one in study.shown_tuned if not one.choice):
-        (dataset, model), count = one.key, len(one.expected)
+    for tuned in (tuned for tuned in study.shown_tuned if not tuned.choice):
+        (dataset, model), count = tuned.key, len(tuned.expected)
         lines.append(f"{label(study, model)} on {study.datasets[dataset].title}: {count} runs follow its search")
-    undrawn = [e for e in study.experiments if e.is_synthetic and found.synthetic.empty]
+    undrawn = [e for e in study.experiments if e.is_synthetic and results.synthetic.empty]
     return lines + [f"{e.artefact} of {SOURCE_TITLES.get(e.source, e.source)}: not drawn yet" for e in undrawn]
 
 
 # --- runs ----------------------------------------------------------------------------------------------------------
-def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
+def run_tables(study: Study, results: records.Records) -> list[dict[str, Any]]:
     """Return the planned runs for the page, grouped by corpus and model.
 
     Returns:
@@ -192,19 +183,19 @@ def run_tables(study: Study, found: records.Records) -> list[dict[str, Any]]:
         number is an empty text.
     """
     parts = []
-    for (dataset,), states in records.groups(found.all_stages, "dataset"):
+    for (dataset,), states in records.groups(results.all_stages, "dataset"):
         models: list[dict[str, Any]] = []
-        for (model,), own in records.groups(states, "model"):
+        for (model,), of_model in records.groups(states, "model"):
             runs = []
-            for row in own.to_dict("records"):
+            for row in of_model.to_dict("records"):
                 texts = {key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")}
                 texts["stage"] = STAGE_WORDS[row["stage"]]
                 epochs, wall_s = row["epochs"], row["wall_s"]
                 texts["epochs"] = "" if pd.isna(epochs) else f"{epochs:.0f} of {row['planned_epochs']:.0f}"
                 texts["minutes"] = "" if pd.isna(wall_s) else f"{wall_s / 60:.1f}"
                 for metric, digits in SHOWN_METRICS.items():
-                    value = found.values(dataset, model, metric, row["stage"]).get(row["seed"])
-                    texts[metric] = "" if value is None else numbers.number(value, digits)
+                    value = results.values(dataset, model, metric, row["stage"]).get(row["seed"])
+                    texts[metric] = "" if value is None else number(value, digits)
                 runs.append(texts)
             names = {"id": f"{dataset}-{model}", "label": label(study, model), "key": model}
             models.append(names | {"runs": runs, "unlike_published": unlike_published(study, dataset, model)})
@@ -236,7 +227,7 @@ def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
 
 
 # --- provenance ------------------------------------------------------------------------------------------------------
-def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
+def provenance_of(study: Study, results: records.Records) -> dict[str, Any]:
     """Return the provenance as JSON data, for programs.
 
     Returns:
@@ -258,35 +249,36 @@ def provenance_of(study: Study, found: records.Records) -> dict[str, Any]:
         "schema": provenance.SCHEMA,
         "study": study.name,
         "digest": study.digest,
-        "counts": found.counts(),
+        "counts": results.counts(),
         "settings": settings,
-        "runs_read": dict(found.parents),
+        "runs_read": dict(results.parents),
         "published_read": {name: artefacts.sha256_file(PUBLISHED / name) for name in files},
-        "environments": [dict(block) for block in found.environments],
+        "environments": [dict(block) for block in results.environments],
         "page_made_with": provenance.block()["versions"],
     }
 
 
-def facts_of(study: Study, found: records.Records) -> list[tuple[str, str]]:
+def facts_of(study: Study, results: records.Records) -> list[tuple[str, str]]:
     """Return the provenance as (label, text) pairs for readers: corpora, code, versions, hardware, files and time."""
     facts = []
-    for name, corpus in found.corpora.items():
+    for name, corpus in results.corpora.items():
         tokens = ", ".join(f"{split} {corpus['tokens'][split]:,}" for split in ("train", "valid", "test"))
         text = f"{tokens} tokens; {corpus['vocabulary_size']:,} words; sha256 {corpus['token_sha256'][:16]}"
         facts.append((study.datasets[name].title, ". ".join([text, *corpus.get("doubts", [])])))
-    git = [block["git"] for block in found.environments if block.get("git")]
-    versions = [block.get("versions", {}) for block in found.environments]
-    trained = found.states.drop_duplicates("path").dropna(subset=["wall_s"])  # a run under two labels counts once
-    damage = "; ".join(f"{finding['file']}: {finding['words']}" for finding in found.verification.get("findings", ()))
+    git = [block["git"] for block in results.environments if block.get("git")]
+    versions = [block.get("versions", {}) for block in results.environments]
+    trained = results.states.drop_duplicates("path").dropna(subset=["wall_s"])  # a run under two labels counts once
+    damage = "; ".join(f"{finding['file']}: {finding['words']}" for finding in results.verification.get("findings", ()))
+    commits = (f"commit {g.get('commit')}{' (uncommitted changes)' if g.get('dirty') else ''}" for g in git)
     return [
         *facts,
-        ("Code", _distinct(f"commit {g.get('commit')}{' (uncommitted changes)' * bool(g.get('dirty'))}" for g in git)),
+        ("Code", _distinct(commits)),
         ("Versions", _distinct(", ".join(f"{name} {number}" for name, number in own.items()) for own in versions)),
-        ("Hardware", _distinct(sorted(set(found.states["hardware"])) or [archive.machines(found)])),
-        *(("Mixed hardware", warning) for warning in found.mixtures()),
-        ("Files read", f"{len(found.parents)} result files, each checked against its sha256"),
+        ("Hardware", _distinct(sorted(set(results.states["hardware"])) or [archive.machines(results)])),
+        *(("Mixed hardware", warning) for warning in results.mixtures()),
+        ("Files read", f"{len(results.parents)} result files, each checked against its sha256"),
         ("Training time", f"{len(trained)} runs: {trained['wall_s'].sum() / 3600:.2f} h"),
-        ("Verified", f"{found.verification.get('files', 0)} files hashed again; {damage or 'all are intact'}"),
+        ("Verified", f"{results.verification.get('files', 0)} files hashed again; {damage or 'all are intact'}"),
     ]
 
 
@@ -296,12 +288,12 @@ def _distinct(values: Iterable[object]) -> str:
 
 
 # --- terminal -------------------------------------------------------------------------------------------------------
-def result_table(study: Study, found: records.Records) -> str:
+def result_table(study: Study, results: records.Records) -> str:
     """Return a plain-text table with a row per model: mean test perplexity, Press and effective rank per corpus."""
-    return compare.text({"Heads": compare.side_by_side([finished_study(study, found, [])])["Heads"]})
+    return compare.text({"Heads": compare.side_by_side([finished_study(study, results, [])])["Heads"]})
 
 
-def finished_study(study: Study, found: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:
+def finished_study(study: Study, results: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:
     """Return the study, finished or not, with its records as a `FinishedStudy`.
 
     Archived studies have this type too, so that one table can compare them with the study.
@@ -310,7 +302,7 @@ def finished_study(study: Study, found: records.Records, judged: list[dict[str, 
     """
     titles = {name: dataset.title for name, dataset in study.datasets.items()}
     settings = {(run.dataset, run.model): run for run in study.runs}
-    facts = (study.name, study.title, archive.machines(found), titles, judged, found)
+    facts = (study.name, study.title, archive.machines(results), titles, judged, results)
     tuned = tuple(dict(one.choice) for one in study.shown_tuned if one.choice)
     return archive.FinishedStudy(study.name, *facts, tuned=tuned, contrasts=study.contrasts, settings=settings)
 
@@ -331,18 +323,18 @@ def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
     """
     dataset, model, metric = (*name.split("/", 2), "", "")[:3]
     rows = results.rows[results.rows["run_id"] != ""]
-    own = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
-    if own.empty:
+    chosen = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
+    if chosen.empty:
         known = (rows["dataset"] + "/" + rows["model"] + "/" + rows["metric"]).unique()
         raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, known)}")
     about = metrics.find(metric)
     yield f"{name}: {about.definition}"
     paths = results.all_stages.set_index(["run_id", "stage"])["path"].to_dict()
-    for (condition,), lines in records.groups(own.sort_values("seed"), "condition"):
+    for (condition,), lines in records.groups(chosen.sort_values("seed"), "condition"):
         mean = Summary.of(lines["value"])
-        yield f"{condition or 'mean'}: {numbers.spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"
+        yield f"{condition or 'mean'}: {spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"
         for seed, run_id, value in zip(lines["seed"], lines["run_id"], lines["value"], strict=True):
             stage = condition if (run_id, condition) in paths else ""
             file = f"{paths[run_id, stage]}/{metrics.find(metric, stage).file}"
             digest = results.parents.get(file, "")
-            yield f"  seed {seed}: {value!r}  results/runs/{file}" + f"  sha256 {digest}" * bool(digest)
+            yield f"  seed {seed}: {value!r}  results/runs/{file}" + (f"  sha256 {digest}" if digest else "")

@@ -58,24 +58,24 @@ def panels(contrasts: Iterable[Contrast]) -> list[Panel]:
     `contrasts` are those of every head with the softmax, in the order of `contrasts.settings_of`. If any corpus has an
     interval, the corpora without one are left out.
     """
-    known = [one for one in contrasts if one.rank > 0]
-    own: dict[str, dict[Setting, list[Contrast]]] = {}
-    for one in known:
-        place = one.setting.dataset if one.setting.is_synthetic else corpus_of(one.setting.dataset)
-        own.setdefault(place, {}).setdefault(one.setting, []).append(one)
-    chosen = [max(settings.values(), key=len) for settings in own.values()]
-    sure = [group for group in chosen if any(one.ends for one in group)]
+    known = [contrast for contrast in contrasts if contrast.rank > 0]
+    by_corpus: dict[str, dict[Setting, list[Contrast]]] = {}
+    for contrast in known:
+        corpus = contrast.setting.dataset if contrast.setting.is_synthetic else corpus_of(contrast.setting.dataset)
+        by_corpus.setdefault(corpus, {}).setdefault(contrast.setting, []).append(contrast)
+    chosen = [max(settings.values(), key=len) for settings in by_corpus.values()]
+    sure = [group for group in chosen if any(contrast.ends for contrast in group)]
     return [_panel(group) for group in sure or chosen]
 
 
-def _panel(own: Sequence[Contrast]) -> Panel:
-    base, setting = own[0].baseline, own[0].setting
+def _panel(contrasts: Sequence[Contrast]) -> Panel:
+    base, setting = contrasts[0].baseline, contrasts[0].setting
     title = setting.labels[0]
-    counts = numbers.span([n for one in own for n in one.n], 0)
+    counts = numbers.span([n for contrast in contrasts for n in contrast.n], 0)
     dots = [Dot("Softmax", base.mean(PRESS_RANK), 0.0, 0.0, 0.0, is_fair=True)]
-    for one in own:
-        low, high = one.ends or (one.change, one.change)
-        dots.append(Dot(one.label, one.model.mean(PRESS_RANK), one.change, low, high, one.is_fair))
+    for contrast in contrasts:
+        low, high = contrast.ends or (contrast.change, contrast.change)
+        dots.append(Dot(contrast.label, contrast.model.mean(PRESS_RANK), contrast.change, low, high, contrast.is_fair))
     return Panel(title, f"{setting.label.removeprefix(title).lstrip(', ')}; n = {counts}", dots)
 
 
@@ -168,7 +168,7 @@ def _cost(box: Box, taken: Iterable[Box]) -> float:
     return covered + 100 * ((box[2] - box[0]) * (box[3] - box[1]) - _shared(box, (LEFT, TOP, WIDTH, BOTTOM)))
 
 
-def _shared(one: Box, other: Box) -> float:
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
+def _shared(box: Box, other: Box) -> float:
+    width = min(box[2], other[2]) - max(box[0], other[0])
+    height = min(box[3], other[3]) - max(box[1], other[1])
     return max(width, 0.0) * max(height, 0.0)

@@ -38,13 +38,13 @@ class Correlation:
     """
 
     n: int
-    r: float | None
-    low: float | None
-    high: float | None
-    level: float
-    n_resamples: int
-    n_undefined: int
-    reason: str
+    r: float | None = None
+    low: float | None = None
+    high: float | None = None
+    level: float = LEVEL
+    n_resamples: int = 0
+    n_undefined: int = 0
+    reason: str = ""
 
 
 def pearson(x: ArrayLike, y: ArrayLike, rng: np.random.Generator, n_resamples: int = RESAMPLES) -> Correlation:
@@ -91,7 +91,7 @@ def _correlation(
     elif np.ptp(x_N) == 0 or np.ptp(y_N) == 0:
         reason = "not computable: all values of one side are equal"
     if reason:
-        return Correlation(len(x_N), None, None, None, LEVEL, 0, 0, reason)
+        return Correlation(len(x_N), reason=reason)
     batch = max(1, BATCH_NUMBERS // len(x_N))
     batches = [min(batch, n_resamples - start) for start in range(0, n_resamples, batch)]
     indices = (rng.integers(0, len(x_N), (size, len(x_N))) for size in batches)
@@ -101,7 +101,7 @@ def _correlation(
     if undefined < n_resamples / 2:
         low, high = map(float, np.nanquantile(resampled_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]))
     r = float(coefficient(x_N, y_N))
-    return Correlation(len(x_N), r, low, high, LEVEL, n_resamples, undefined, "")
+    return Correlation(len(x_N), r, low, high, n_resamples=n_resamples, n_undefined=undefined)
 
 
 def pearson_r(x_BN: Float64, y_BN: Float64, axis: int = -1) -> Float64:

@@ -64,9 +64,9 @@ class TestResult:
 
     __test__ = False  # pytest would collect a class of this name as a test case
 
-    t: float | None
-    df: float | None
-    p: float | None
+    t: float | None = None
+    df: float | None = None
+    p: float | None = None
     reason: str = ""
 
 
@@ -117,4 +117,4 @@ def _t_test(*samples: Sample, equal_variances: bool) -> TestResult:
             error1, error2 = sd1**2 / first.n, sd2**2 / second.n
             df = (error1 + error2) ** 2 / (error1**2 / (first.n - 1) + error2**2 / (second.n - 1))
         return TestResult(float(found.statistic), df, float(found.pvalue))
-    return TestResult(None, None, None, reason)
+    return TestResult(reason=reason)

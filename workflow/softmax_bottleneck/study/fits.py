@@ -344,10 +344,5 @@ def _of_seed(base: Unit, seed: int, suffix: str = "", **changes: Any) -> Unit:
     """Return a unit with another seed and its distributions; `suffix` is added to its condition in the records."""
     assert base.truth is not None
     truth = replace(base.truth, seed=seed)
-    own: dict[str, Any] = {
-        "seed": seed,
-        "truth": truth,
-        "law": {"truth": truth.path},
-        "condition": base.condition + suffix,
-    }
-    return replace(base, **own, **changes)
+    condition = base.condition + suffix
+    return replace(base, seed=seed, truth=truth, law={"truth": truth.path}, condition=condition, **changes)

@@ -57,15 +57,15 @@ def jobs(study: Study) -> dict[str, tuple[Run, ...]]:
     several runs has the name `<dataset>/<model>/<seed>+<seed>...-<hash>`, with a hash of its runs' paths. Finished runs
     are included, so that a job keeps its name and its runs when some of them finish.
     """
-    found: dict[str, tuple[Run, ...]] = {}
+    named: dict[str, tuple[Run, ...]] = {}
     searches = {run.path: (*tuned.key, "search") for tuned in study.shown_tuned for run in tuned.runs}
     by_model = itertools.groupby(study.needed, key=lambda run: searches.get(run.path, (run.dataset, run.model, "")))
     for (dataset, model, _), replicas in by_model:
         while runs := tuple(itertools.islice(replicas, study.replicas_per_job)):
             seeds = "+".join(str(run.seed) for run in runs)
             paths = hashlib.sha256(" ".join(run.path for run in runs).encode()).hexdigest()
-            found[runs[0].path if len(runs) == 1 else f"{dataset}/{model}/{seeds}-{paths[:12]}"] = runs
-    return found
+            named[runs[0].path if len(runs) == 1 else f"{dataset}/{model}/{seeds}-{paths[:12]}"] = runs
+    return named
 
 
 def is_complete(study: Study, run: Run) -> bool:

@@ -26,10 +26,7 @@ from softmax_bottleneck.study.truths import Truth, truth_of
 from softmax_bottleneck.study.tuning import Point, Round, Trial, TunedModel
 
 PARTS = ("body", "head", "schedule", "finetune", "dynamic")  # of a layer of settings
-UNCHANGED = (
-    *("title", "description", "replicas_per_job", "device", "max_wall", "time_margin"),
-    *("tuning", "contrasts"),
-)
+UNCHANGED = ("title", "description", "replicas_per_job", "device", "max_wall", "time_margin", "tuning", "contrasts")
 STUDY_VARIABLE, SET_VARIABLE = "SOFTMAX_BOTTLENECK_STUDY", "SOFTMAX_BOTTLENECK_SET"
 Placed = TypeVar("Placed", Run, Evaluation, Unit, Round, Truth)
 

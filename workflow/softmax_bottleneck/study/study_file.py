@@ -563,8 +563,9 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
             cycle, or null removes an entry that the base lacks.
     """
     values = schema.load_yaml(file)
-    if _is_list_of_texts(values.get("heads")):
-        values["heads"] = [str(file.parent / name) for name in values["heads"]]
+    heads = values.get("heads")
+    if isinstance(heads, list) and all(isinstance(name, str) for name in heads):
+        values["heads"] = [str(file.parent / name) for name in heads]
     if "extends" not in values:
         return values
     name = values.pop("extends")
@@ -589,7 +590,3 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
                 entries[name] = {**entries[name], **entry} if both else entry
             merged[key] = {name: entry for name, entry in entries.items() if entry is not None}
     return merged
-
-
-def _is_list_of_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -90,8 +90,10 @@ def _structure(run: Run) -> str:
     return f"{run.dataset} {body} {run.head.name} {head}"
 
 
-def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
+def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> str:
     """Check that this machine and the texts suffice for the study; `planned` is the result of `costs`.
+
+    Return what is left as text: the number of unfinished runs, and their disk space.
 
     Raises:
         UserError: an unfinished run needs more memory than the GPU or the machine has; the unfinished runs together
@@ -107,7 +109,8 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
         if there < needed:
             raise UserError(f"{study.file}: models.{run.model}: {key}: {split} of {run.dataset} has {there} tokens, "
                             f"and {needed} are needed: take fewer streams (or pieces), or more text")  # fmt: skip
-    left = [run for run in (*study.needed, *study.awaited) if not is_done(study, run)]
+    runs = (*study.needed, *study.awaited)
+    left = [run for run in runs if not is_done(study, run)]
     disk_gb = sum(planned[run.path][1].disk_gb for run in left)
     root = study.store.root.absolute()
     free_gb = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free / 1e9
@@ -125,6 +128,7 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> None:
                     f"{study.file}: models.{run.model}: {what} on {run.dataset} takes about {needed_gb:.1f} GB of"
                     f" memory, and {there_gb:.1f} GB are there: make the model smaller"
                 )
+    return f"{len(left)} of {len(runs)} runs are left; they need {disk_gb:.1f} GB of disk"
 
 
 def _memory_gb(on_gpu: bool) -> float:
@@ -155,7 +159,7 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
 def check_stages(study: Study) -> None:
     """Raise UserError if dynamic evaluation is planned for a stateless body, such as the transformer."""
     sizes = _sizes(study)
-    for run in {(one.run.dataset, one.run.model): one.run for one in study.evaluations}.values():
+    for run in {(e.run.dataset, e.run.model): e.run for e in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:
             raise UserError(f"{study.file}: models.{run.model}: dynamic evaluation needs a body that carries what came "
                             f"before; {run.body.kind} does not: take it out of that experiment")  # fmt: skip
@@ -172,5 +176,5 @@ def facts(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> dict[str, An
     runs = {path: {"parameters": count, **vars(cost)} for path, (count, cost) in planned.items()}
     experiments: dict[str, list[str]] = {e.id: [run.path for run in study.runs_of(e)] for e in study.experiments}
     fits = [unit.path for unit in study.units]
-    stages = {"finetuned": [run.path for run in study.finetuned], "dynamic": [one.path for one in study.evaluations]}
+    stages = {"finetuned": [run.path for run in study.finetuned], "dynamic": [e.path for e in study.evaluations]}
     return {"study": study.name, "experiments": experiments, "runs": runs, "fits": fits} | stages

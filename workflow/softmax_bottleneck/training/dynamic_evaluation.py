@@ -293,10 +293,7 @@ class Evaluator:
 
         A grid with a single value is a setting, not a choice, and has no edge.
         """
-        choices = (
-            (self.chosen.learning_rate, self.settings.learning_rates),
-            (self.chosen.decay, self.settings.decays),
-        )
+        choices = ((self.chosen.learning_rate, self.settings.learning_rates), (self.chosen.decay, self.settings.decays))
         return any(min(grid) < max(grid) and value in (min(grid), max(grid)) for value, grid in choices)
 
     def _next_reading(self) -> Reading | None:

@@ -255,15 +255,15 @@ def top_distances(fit: FreeContexts, known: KnownDistributions, rows: int) -> di
     one. The keys are `kl_top_1`, `kl_top_10` and `kl_top_100`; an m above the number of words is left out.
     """
     sizes = [m for m in TOP if m < known.p_NM.shape[1]]
-    found = dict.fromkeys(sizes, 0.0)
+    lost = dict.fromkeys(sizes, 0.0)
     for start, log_q_RM in zip(range(0, len(known.p_NM), rows), fit.log_probs(rows), strict=True):
         part = slice(start, start + len(log_q_RM))
         p_RM = known.p_NM[part].astype(np.float64)
         lost_RM = special.xlogy(p_RM, p_RM) - p_RM * log_q_RM - p_RM + np.exp(log_q_RM)  # finite where exp(log Q) is 0
         sorted_RM = np.take_along_axis(lost_RM, np.argsort(-p_RM, 1, kind="stable"), 1)
         for m in sizes:
-            found[m] += float(known.weight_N[part] @ sorted_RM[:, :m].sum(1))
-    return {f"kl_top_{m}": nats for m, nats in found.items()}
+            lost[m] += float(known.weight_N[part] @ sorted_RM[:, :m].sum(1))
+    return {f"kl_top_{m}": nats for m, nats in lost.items()}
 
 
 def ranks(fit: FreeContexts, known: KnownDistributions, rows: int) -> dict[str, float]:
@@ -308,8 +308,8 @@ def law_ranks(known: KnownDistributions, widths: Iterable[int], bias: bool) -> d
         key `squared_error_bound_d16`.
     """
     spectrum = known_distributions.spectrum_of(known)
-    found: dict[str, float] = dict(rank_report(spectrum).metrics())
+    metrics: dict[str, float] = dict(rank_report(spectrum).metrics())
     for width in widths:
         least = known_distributions.squared_error_bound(spectrum.sigma, width + 1 + bias)
-        found[f"squared_error_bound_d{width}"] = least / known.p_NM.size
-    return found
+        metrics[f"squared_error_bound_d{width}"] = least / known.p_NM.size
+    return metrics

@@ -28,8 +28,8 @@ TOP = ("dataset", "model", "seed", "V", "d", "draws", TOP_M, "low", "high", "med
 def top_sizes(records: Records) -> pd.DataFrame:
     """Return a row per output matrix with its number of top tokens of any probabilities (columns TOP)."""
     rows = []
-    found = records.synthetic[records.synthetic["metric"] == TOP_M]
-    for (dataset, model, seed, condition), draws in groups(found, "dataset", "model", "seed", "condition"):
+    measured = records.synthetic[records.synthetic["metric"] == TOP_M]
+    for (dataset, model, seed, condition), draws in groups(measured, "dataset", "model", "seed", "condition"):
         sizes = {name: int(value) for name, value in (part.split("=") for part in condition.split(";"))}
         top = TopTokens(tuple(sorted(map(int, draws["value"]))), min(sizes["V"] - 1, sizes["d"] + 1), 0.0)
         names = {"dataset": dataset, "model": model, "seed": int(seed), "draws": len(draws)} | sizes
@@ -81,8 +81,8 @@ def _top_of_random(data: r.CorpusData) -> Iterator[float]:
 
 def _top_of_trained(data: r.CorpusData) -> Iterator[float]:
     """Yield, for each trained matrix, its m less that of the random matrix of the same size."""
-    found = top_sizes(data.records)
-    both = found[found["model"] != "random"].merge(found[found["model"] == "random"], on=["V", "d"])
+    sizes = top_sizes(data.records)
+    both = sizes[sizes["model"] != "random"].merge(sizes[sizes["model"] == "random"], on=["V", "d"])
     yield from both[f"{TOP_M}_x"] - both[f"{TOP_M}_y"]
 
 

@@ -53,7 +53,7 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame(columns=["model", "seed"])
     wide = rows.pivot(index=["model", "condition", "seed"], columns="metric", values="value").reset_index()
     pairs = ([part.partition("=") for part in condition.split(";")] for condition in wide["condition"])
-    lines = [{"equal": ""} | {key: v if key in TEXTS else float(v) for key, _, v in own} for own in pairs]
+    lines = [{"equal": ""} | {key: v if key in TEXTS else float(v) for key, _, v in parts} for parts in pairs]
     return pd.concat([wide.drop(columns="condition"), pd.DataFrame(lines, index=wide.index)], axis=1)
 
 
@@ -91,9 +91,9 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     if not {"d", LOSS} <= set(frame):
         return pd.DataFrame(columns=["model", "seed", "r", "d", "width", "lost", "extra"], dtype=float)
     is_truth = frame["model"] == r.TRUTH
-    truth, own = (frame[rows].dropna(axis=1, how="all") for rows in (is_truth, ~is_truth))
-    joined = own.merge(truth.drop(columns="model"), on=["r", "seed"], suffixes=("", "_truth"))
-    softmax = own[own["model"] == BASELINE].drop(columns="model")
+    truth, fitted = (frame[rows].dropna(axis=1, how="all") for rows in (is_truth, ~is_truth))
+    joined = fitted.merge(truth.drop(columns="model"), on=["r", "seed"], suffixes=("", "_truth"))
+    softmax = fitted[fitted["model"] == BASELINE].drop(columns="model")
     joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
     return joined.assign(
         lost=joined[LOSS] / joined[NO_CONTEXT],
@@ -123,41 +123,41 @@ def over_seeds(what: str, unit: str, which: str, value: Callable[[pd.DataFrame],
 
 # A function below with a decorator becomes the quantity whose numbers it collects.
 @partial(over_seeds, "smallest growth of KL at a step of r or d, r > d", "%", NARROW)
-def smallest_step(own: pd.DataFrame) -> float:
-    """Return the smallest increase of ln KL over all steps in the grid (r, d) of `own`, the fits of one seed.
+def smallest_step(part: pd.DataFrame) -> float:
+    """Return the smallest increase of ln KL over all steps in the grid (r, d) of `part`, the fits of one seed.
 
     A step goes to the next larger r at equal d, or to the next smaller d at equal r. Without any step, return inf.
     """
-    logs = own.pivot(index="r", columns="d", values=LOSS).map(math.log)
+    logs = part.pivot(index="r", columns="d", values=LOSS).map(math.log)
     steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
     return float(np.nanmin(steps, initial=math.inf))
 
 
 @partial(over_seeds, "Pearson’s r of rank over r, and KL", "", SOFTMAX)
-def width_and_loss(own: pd.DataFrame) -> float:
+def width_and_loss(part: pd.DataFrame) -> float:
     """Return Pearson's correlation of log(Press rank / r) and relative KL over the softmax fits of one seed.
 
-    The rows of `own` are these fits, from the table of fits. The relative KL (column `lost`) is the KL of a fit divided
-    by the KL of a unigram model. The Press rank is the number of singular values of the fitted log-probabilities above
+    `part` has these fits, from the table of fits. The relative KL (column `lost`) is the KL of a fit divided by the KL
+    of a unigram model. The Press rank is the number of singular values of the fitted log-probabilities above
     the threshold of Press et al. 2007. For fewer than MIN_POINTS fits return nan.
     """
-    log_rank_N = np.log((own[PRESS_RANK] / own["r"]).to_numpy())
-    return float(pearson_r(log_rank_N, own["lost"].to_numpy())) if len(own) >= MIN_POINTS else math.nan
+    log_rank_N = np.log((part[PRESS_RANK] / part["r"]).to_numpy())
+    return float(pearson_r(log_rank_N, part["lost"].to_numpy())) if len(part) >= MIN_POINTS else math.nan
 
 
-def within_distributions(first: str, second: str, own: pd.DataFrame) -> float:
-    """Return Pearson's correlation of the logarithms of the columns `first` and `second` of `own`.
+def within_distributions(first: str, second: str, part: pd.DataFrame) -> float:
+    """Return Pearson's correlation of the logarithms of the columns `first` and `second` of `part`.
 
-    `own` has the fits of one seed. From each logarithm, the mean over all heads with the same r and d is subtracted
+    `part` has the fits of one seed. From each logarithm, the mean over all heads with the same r and d is subtracted
     first, so that only differences between heads count. Fits in which a column is not positive are left out. Return nan
     if a column is missing or fewer than MIN_POINTS fits remain.
     """
-    if not {first, second} <= set(own):
+    if not {first, second} <= set(part):
         return math.nan
-    own = own[(own[[first, second]] > 0).all(axis=1)]
-    logs = own[[first, second]].map(math.log)
-    centred = (logs - logs.groupby([own["r"], own["d"]]).transform("mean")).to_numpy()
-    return float(pearson_r(centred[:, 0], centred[:, 1])) if len(own) >= MIN_POINTS else math.nan
+    part = part[(part[[first, second]] > 0).all(axis=1)]
+    logs = part[[first, second]].map(math.log)
+    centred = (logs - logs.groupby([part["r"], part["d"]]).transform("mean")).to_numpy()
+    return float(pearson_r(centred[:, 0], centred[:, 1])) if len(part) >= MIN_POINTS else math.nan
 
 
 def _correlation(first: str, second: str, names: str, which: str) -> r.Quantity:
@@ -165,12 +165,12 @@ def _correlation(first: str, second: str, names: str, which: str) -> r.Quantity:
     return over_seeds(what, "", which, partial(within_distributions, first, second))
 
 
-def _mean(metric: str, own: pd.DataFrame) -> float:
-    return float(own[metric].mean()) if metric in own else math.nan
+def _mean(metric: str, part: pd.DataFrame) -> float:
+    return float(part[metric].mean()) if metric in part else math.nan
 
 
-def _lost(end: str, own: pd.DataFrame) -> float:
-    return float(own["lost"].agg(end))
+def _lost(end: str, part: pd.DataFrame) -> float:
+    return float(part["lost"].agg(end))
 
 
 def predicts(first: str, second: str, names: str, strong: float, extra: float) -> r.Rule:
@@ -203,7 +203,7 @@ def _some_head(rule: r.Rule, condition: str, exact: float = math.inf) -> r.Rule:
     def chosen(data: r.CorpusData) -> list[str]:
         lost = fits(data).query(EXACT).groupby("model")["lost"].max()
         narrow = fits(data).query("r > d and model != @head", local_dict={"head": BASELINE})
-        models = [str(model) for model, own in narrow.groupby("model") if len(own.query(condition)) == len(own)]
+        models = [str(model) for model, part in narrow.groupby("model") if len(part.query(condition)) == len(part)]
         return [model for model in models if exact == math.inf or lost.get(model, 1.0) < exact]
 
     return r.heads(rule, all_=False, chosen=chosen)
@@ -233,8 +233,8 @@ def converged(
     lost = exact.groupby("model")["lost"].max().reindex(list(heads)).dropna()
     if lost.empty:
         return Premise(Code.FITS_UNCHECKED, {}, False, tuple(spoils))
-    facts = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": kl_share}
-    return Premise(Code.FITS_CONVERGED, facts, bool(lost.max() < kl_share), tuple(spoils))
+    values = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": kl_share}
+    return Premise(Code.FITS_CONVERGED, values, bool(lost.max() < kl_share), tuple(spoils))
 
 
 def exact_fits(data: r.CorpusData) -> pd.DataFrame:
@@ -341,8 +341,9 @@ def noise(data: r.CorpusData) -> Iterable[float]:
     rows = data.records.synthetic
     means = rows[rows["condition"].str.contains(r"(?:^|[; ])c=")].pivot_table("value", "condition", "metric")
     known = means.assign(effective=means.filter(like="rank_eff_").max(axis=1)).query("effective > 0")
-    noisy = known[known[PRESS_RANK] >= 2 * TRUE_RANK] if len(known) else known
-    return list(TRUE_RANK - noisy["effective"]) or [-math.inf] * bool(len(known))
+    if known.empty:
+        return []
+    return list(TRUE_RANK - known[known[PRESS_RANK] >= 2 * TRUE_RANK]["effective"]) or [-math.inf]
 
 
 @partial(r.Quantity, estimate=smallest, what="change of the Press rank, largest over rounds", units="rounds")
@@ -363,8 +364,8 @@ def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
     The columns are K (softmaxes), H (width), V (words), `rank`, `room` = H + 2 - rank, and `fullness` = rank / V.
     """
     rows = data.records.synthetic
-    own = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
-    layers = own["condition"].str.extract(LAYER).astype(float).assign(rank=own["value"]).dropna()
+    chosen = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
+    layers = chosen["condition"].str.extract(LAYER).astype(float).assign(rank=chosen["value"]).dropna()
     return layers.assign(room=layers["H"] + 2 - layers["rank"], fullness=layers["rank"] / layers["V"])
 
 

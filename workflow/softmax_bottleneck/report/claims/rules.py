@@ -97,9 +97,9 @@ class CorpusData:
     @cached_property
     def truth(self) -> Mapping[str, float]:
         """The metrics {name without `law_`: value} of the corpus's true distribution; empty for an unknown one."""
-        rows = self.records.rows
-        own = rows[(rows["dataset"] == self.dataset) & rows["metric"].str.startswith(f"{TRUTH}_")]
-        return {name.removeprefix(f"{TRUTH}_"): value for name, value in zip(own["metric"], own["value"], strict=True)}
+        rows, prefix = self.records.rows, f"{TRUTH}_"
+        rows = rows[(rows["dataset"] == self.dataset) & rows["metric"].str.startswith(prefix)]
+        return {name.removeprefix(prefix): value for name, value in zip(rows["metric"], rows["value"], strict=True)}
 
     def matching(self, patterns: str, stage: str = "") -> list[str]:
         """Return the planned models, sorted by name, that match at least one shell pattern.
@@ -110,7 +110,7 @@ class CorpusData:
             stage: only models for which this stage is planned: `finetuned`, `dynamic`, or empty for training.
         """
         if patterns == TRUTH:
-            return [TRUTH] * bool(self.truth)
+            return [TRUTH] if self.truth else []
         models = sorted({model for model, planned_stage in self.planned if planned_stage == stage})
         return [model for model in models if matches(model, patterns)]
 
@@ -149,7 +149,7 @@ class CorpusData:
     def label(self, model: str) -> str:
         """Return the label of a model in tables; the name of a model that is not planned is returned unchanged."""
         states = self.planned.get((model, ""), [])
-        return str(states[0]["label"]) if states else "the true distribution" if model == TRUTH else model
+        return str(states[0]["label"]) if states else {TRUTH: "the true distribution"}.get(model, model)
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
@@ -246,11 +246,11 @@ def along(metric: str, below: str = "", within: Ends = (0, INF)) -> Quantity:
     """
 
     def settings(data: CorpusData, pattern: str) -> dict[str, float]:
-        found = {}
+        numbers_of = {}
         for model in data.learned(pattern):
             with suppress(ValueError):  # a variant of a member, not a member
-                found[model] = float(model.removeprefix(pattern.rstrip("*")))
-        return {model: setting for model, setting in found.items() if within[0] <= setting <= within[1]}
+                numbers_of[model] = float(model.removeprefix(pattern.rstrip("*")))
+        return {model: setting for model, setting in numbers_of.items() if within[0] <= setting <= within[1]}
 
     def collect(data: CorpusData, pattern: str) -> Iterator[tuple[float, float]]:
         for model, setting in settings(data, pattern).items():
@@ -500,9 +500,11 @@ def _joined(decisions: Sequence[Decision], all_: bool) -> Decision:
         return lacking
     verdicts = {decision.verdict for decision in decisions}
     first, second = (NOT_REPRODUCED, REPRODUCED) if all_ else (REPRODUCED, NOT_REPRODUCED)
-    verdict = first if first in verdicts else second if verdicts == {second} else UNDECIDED
+    verdict = second if verdicts == {second} else UNDECIDED
+    if first in verdicts:
+        verdict = first
     undecided = [decision for decision in decisions if decision.verdict == UNDECIDED]
-    most = max(undecided or decisions[:1], key=lambda one: one.needed)
+    most = max(undecided or decisions[:1], key=lambda decision: decision.needed)
     return replace(most, verdict=verdict, numbers=sum((decision.numbers for decision in decisions), ()))
 
 

@@ -194,8 +194,9 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
     if decision.missing:
         return Entry(claim, data.dataset, verdict, Reason(Code.NO_VALUE, decision.missing))
     if verdict == r.UNDECIDED:
-        few = any(number.low is None for number in decision.numbers)
-        code = Code.TOO_FEW if few else Code.INCONCLUSIVE if decision.needed else Code.DISAGREE
+        code = Code.INCONCLUSIVE if decision.needed else Code.DISAGREE
+        if any(number.low is None for number in decision.numbers):
+            code = Code.TOO_FEW
         reason = Reason(code, {"needed": decision.needed, "units": decision.units})
     premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]

@@ -50,14 +50,14 @@ def repeat_figure(source: Source) -> plots.Drawing:
     looks = plots.styles(sorted(set(data["head"])))
 
     def draw(panel: Any, body: str, column: str) -> None:
-        own = data[data["body"] == body]
-        for (head, width), line in groups(own, "head", "d"):
+        of_body = data[data["body"] == body]
+        for (head, width), line in groups(of_body, "head", "d"):
             style, means = looks[head], line.groupby("ratio")[column].mean()
             panel.plot(means.index, means, color=style.colour, linestyle=style.dash)
             panel.annotate(f" d = {width}", (means.index[-1], means.iloc[-1]), color=style.colour, fontsize=9)
             for learned, points in line.groupby(line[ACCURACY] >= LEARNED):
                 panel.plot(points["ratio"], points[column], **style.dot | ({} if learned else {"marker": "x"}))
-        plots.log_x(panel, sorted({round(ratio, 1) for ratio in own["ratio"]}))
+        plots.log_x(panel, sorted({round(ratio, 1) for ratio in of_body["ratio"]}))
         most = 1.0 if column == ACCURACY_HELD_OUT else data[column].max()
         panel.set(title=body, xlabel="V / d", ylabel=AXES[column], ylim=(-0.04 * most, 1.1 * most))
 
@@ -76,12 +76,12 @@ def top_m_figure(source: Source, *, synthetic: Literal["top-m"]) -> plots.Drawin
     if data.empty:
         return plots.only_text("Top tokens are not computed yet.", data)
     canvas, ((panel,),) = plots.panels(1, 1, 8.6, 4.2)
-    for number, ((dataset, words), own) in enumerate(groups(data.sort_values("d"), "dataset", "V")):
+    for number, ((dataset, words), sizes) in enumerate(groups(data.sort_values("d"), "dataset", "V")):
         trained = dataset != "synthetic"
         name = f"{source.study.dataset(dataset).title}, trained" if trained else "random"
         look = {"color": plots.SPARE[number % len(plots.SPARE)], "label": f"{name}, V = {int(words):,}"}
-        error = [own[TOP_M] - own["low"], own["high"] - own[TOP_M]]
-        panel.errorbar(own["d"], own[TOP_M], yerr=error, fmt="D" if trained else "o-", capsize=3, **look)
+        error = [sizes[TOP_M] - sizes["low"], sizes["high"] - sizes[TOP_M]]
+        panel.errorbar(sizes["d"], sizes[TOP_M], yerr=error, fmt="D" if trained else "o-", capsize=3, **look)
     panel.set(xlabel="width d", ylabel="tokens m of any probabilities")
     plots.log_x(panel, sorted(set(data["d"])))
     panel.legend()

@@ -39,11 +39,8 @@ AXES = {
     "rank": "rank of the true distribution",
     "alpha": "concentration α",
 }
-SETTINGS = {
-    "dirichlet": {"d", "alpha", "M"},
-    "language": {"d", "r", "rank"},
-    "natural": {"d"},
-}  # kind of a plan -> columns
+# Kind of a plan -> columns.
+SETTINGS = {"dirichlet": {"d", "alpha", "M"}, "language": {"d", "r", "rank"}, "natural": {"d"}}
 ENTROPY = "entropy_nats"
 TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # metric of a fit -> metric of the true distribution, if their names differ
 WIDEST_TITLE = 28  # letters of a line above a heat map
@@ -113,11 +110,11 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
     frames = Frames.of(source, fits)
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in DISTRIBUTIONS if key in frames.fits]
-    for truth, own in frames.fits.groupby(keys, sort=True) if metric in frames.fits else ():
+    for truth, of_truth in frames.fits.groupby(keys, sort=True) if metric in frames.fits else ():
 
-        def cell(model: str, width: float, own: pd.DataFrame = own) -> Cell:
-            values = own[(own["model"] == model) & (own["d"] == width)][metric].dropna()
-            return Cell(measured=mean_of(values), metric=metric, planned=own["seed"].nunique())
+        def cell(model: str, width: float, of_truth: pd.DataFrame = of_truth) -> Cell:
+            values = of_truth[(of_truth["model"] == model) & (of_truth["d"] == width)][metric].dropna()
+            return Cell(measured=mean_of(values), metric=metric, planned=of_truth["seed"].nunique())
 
         title = ", ".join(f"{DISTRIBUTIONS[key]} {value:g}" for key, value in zip(keys, truth, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
@@ -189,17 +186,17 @@ def fit_maps_figure(
     sizes, models = levels(shown, "M"), [m for m in frames.names if m in set(frames.fits["model"])]
     canvas, axes = plots.panels(2 * len(rows), max(len(models), len(sizes)), 3.1, 2.5)
     for squares, lines, (alpha, metric) in zip(axes[::2], axes[1::2], rows, strict=True):
-        own, label = shown[shown["alpha"] == alpha], find(metric).label
-        top = float(own.groupby(["model", "M", "d"])[metric].mean().max())  # all maps of a row share a colour scale
+        of_alpha, label = shown[shown["alpha"] == alpha], find(metric).label
+        top = float(of_alpha.groupby(["model", "M", "d"])[metric].mean().max())  # maps of a row share a colour scale
         for panel, model in zip(squares, models, strict=False):
-            table = own[own["model"] == model].pivot_table(index="M", columns="d", values=metric, aggfunc="mean")
+            table = of_alpha[of_alpha["model"] == model].pivot_table(index="M", columns="d", values=metric)
             table = table.sort_index(ascending=False)
             ticks = {"xticklabels": [f"{d:g}" for d in table], "yticklabels": [f"{m:g}" for m in table.index]}
             plots.heat_map(panel, table, ".2f", vmax=top, linewidths=1, **ticks)
             title = f"{frames.names[model]}, α = {alpha:g}:\n{textwrap.fill(label, WIDEST_TITLE)}"
             panel.set(title=title, xlabel="width d", ylabel="words M")
         for panel, size in zip(lines, sizes, strict=False):
-            of_size = own[own["M"] == size]
+            of_size = of_alpha[of_alpha["M"] == size]
             plots.curves(panel, of_size, "d", metric, _looks(of_size, models), dots=True)
             _log_axis(panel, of_size, "d")
             truth = frames.truths[(frames.truths["alpha"] == alpha) & (frames.truths["M"] == size)]
@@ -223,9 +220,9 @@ def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
     data = frames.truths[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
     data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
-    for (size, own), colour in zip(data.groupby("M"), plots.SPARE, strict=False):
-        axes.plot(own["alpha"], own["drawn"], "o", color=colour, markersize=4, label=f"M = {size:g}")
-        axes.plot(own["alpha"], own[KL_UNIFORM], color=colour, linestyle=plots.DASHES[1], linewidth=1.2)
+    for (size, of_size), colour in zip(data.groupby("M"), plots.SPARE, strict=False):
+        axes.plot(of_size["alpha"], of_size["drawn"], "o", color=colour, markersize=4, label=f"M = {size:g}")
+        axes.plot(of_size["alpha"], of_size[KL_UNIFORM], color=colour, linestyle=plots.DASHES[1], linewidth=1.2)
     _log_axis(axes, data, "alpha")
     axes.set(ylabel=find(KL_UNIFORM).label, ylim=(0, None))
     axes.legend()
@@ -268,14 +265,14 @@ def fit_curves_figure(
 
     def draw(panel: Axes, row: tuple[str, float], value: float) -> None:
         metric, level = row
-        own = shown[(shown[panels] == value) & (shown[rows] == level if rows else True)]
-        plots.curves(panel, own, x, metric, _looks(own, models), dots=True)
-        _log_axis(panel, own, x)
+        in_panel = shown[(shown[panels] == value) & (shown[rows] == level if rows else True)]
+        plots.curves(panel, in_panel, x, metric, _looks(in_panel, models), dots=True)
+        _log_axis(panel, in_panel, x)
         panel.set_ylabel(find(metric).label)
         title = f"{panels} = {value:g}"
         panel.set_title(f"{title}, {rows} = {level:g}" if rows else title)
-        _references(panel, frames.truths, own, x, metric)
-        if {x, panels} == {"d", "r"} and own[x].min() <= value <= own[x].max():
+        _references(panel, frames.truths, in_panel, x, metric)
+        if {x, panels} == {"d", "r"} and in_panel[x].min() <= value <= in_panel[x].max():
             panel.axvline(value, color=plots.LIGHT.muted, linewidth=1, linestyle=plots.DASHES[2])
 
     lines = [(metric, level) for metric in metrics for level in levels(shown, rows) or [0.0]]
@@ -287,7 +284,7 @@ def fit_curves_figure(
     return _drawing(frames, canvas, shown, columns, " ".join(filter(None, notes)))
 
 
-def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, metric: str) -> None:
+def _references(axes: Axes, truths: pd.DataFrame, fits: pd.DataFrame, x: str, metric: str) -> None:
     """Draw the reference values of a metric in a panel, and choose the scale of the y axis.
 
     The first case that applies counts:
@@ -299,7 +296,7 @@ def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, met
     Args:
         axes: the panel.
         truths: a frame with one line per true distribution: its settings, seed and exact metrics.
-        own: the fits that this panel shows, one line per fit (see the module's docstring).
+        fits: the fits that this panel shows, one line per fit (see the module's docstring).
         x: column on the x axis.
         metric: metric on the y axis.
     """
@@ -313,7 +310,7 @@ def _references(axes: Axes, truths: pd.DataFrame, own: pd.DataFrame, x: str, met
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plots.integer)
     else:
-        positive = own[metric][own[metric] > 0]
+        positive = fits[metric][fits[metric] > 0]
         if len(positive) and positive.max() > 20 * positive.min():
             plots.log_y(axes)
             axes.set_ylim(bottom=max(float(positive.min()) / 1.5, float(positive.max()) * 1e-5))

@@ -64,11 +64,11 @@ def summary_table(
             return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([*map(len, tested)]))
         plain, stage = metric.removesuffix(metrics.REDUCTION), column.stage
         samples = {model: source.values(dataset, model, plain, stage) for model in models}
-        gaps = tuple(gap for model, own in samples.items() for gap in source.gaps(dataset, model, own, stage))
-        own, reference = (mean_of(values.values()) for values in samples.values())
-        if own is None or reference is None:
+        gaps = tuple(gap for model, values in samples.items() for gap in source.gaps(dataset, model, values, stage))
+        mean, reference = (mean_of(values.values()) for values in samples.values())
+        if mean is None or reference is None:
             return replace(blank, gaps=gaps)
-        gain = (reference.mean - own.mean) * (100 / reference.mean if is_reduction else 1)
+        gain = (reference.mean - mean.mean) * (100 / reference.mean if is_reduction else 1)
         counts = numbers.counts([*map(len, samples.values())])
         return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
@@ -91,7 +91,7 @@ def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetune
         first, second = (Summary.of(values.values()) for values in samples.values())
         result = student_t(first, second)
         if result.p is None or first.mean is None or second.mean is None:
-            gaps = tuple(gap for model, own in samples.items() for gap in source.gaps(dataset, model, own, stage))
+            gaps = tuple(gap for model, values in samples.items() for gap in source.gaps(dataset, model, values, stage))
             return Cell(metric=metrics.P_VALUE, gaps=gaps, reason="" if gaps else result.reason)
         lower = "lower" if first.mean < second.mean else "higher"
         verdict = lower if result.p < SIGNIFICANCE else "no difference at 5 %"
@@ -149,9 +149,9 @@ def training_figure(source: Source) -> plots.Drawing:
     data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", VALID_PPL])
     looks = plots.styles(list(source.models))
 
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
-        (panel,), lowest = row, own[VALID_PPL].min()
-        ends = plots.curves(panel, own, "epoch", VALID_PPL, looks)
+    def draw(row: NDArray[Any], dataset: str, epochs: pd.DataFrame) -> None:
+        (panel,), lowest = row, epochs[VALID_PPL].min()
+        ends = plots.curves(panel, epochs, "epoch", VALID_PPL, looks)
         panel.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
         panel.set(ylim=(0.97 * lowest, HIGHEST * lowest))
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -26,6 +26,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pydantic import Field
 
+from softmax_bottleneck.ranks.robustness import PAPER_SIZE
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers, plots
@@ -56,16 +57,16 @@ def _points(
     metrics `names`. A run or published model that lacks one of these metrics has no point. With `learned`, a run that
     is hardly better than a unigram model (`Records.unlearned`) has no point.
     """
-    place: dict[str, object] = {"dataset": dataset, "model": model}
+    common: dict[str, object] = {"dataset": dataset, "model": model}
     by_metric = {metric: source.values(dataset, model, metric, learned=learned) for metric in names}
     for seed in source.planned(dataset, model):
         if all(seed in values for values in by_metric.values()):
             values = {metric: values[seed] for metric, values in by_metric.items()}
-            yield place | {"origin": MEASURED, "seed": seed} | values
+            yield common | {"origin": MEASURED, "seed": seed} | values
     printed = {metric: source.find_published(source.corpus(dataset), model, metric) for metric in names}
     published = {metric: cell.number for metric, cell in printed.items() if cell}
     if len(published) == len(names) and None not in published.values():
-        yield place | {"origin": PUBLISHED} | published
+        yield common | {"origin": PUBLISHED} | published
 
 
 def _frame(rows: Sequence[Any], keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
@@ -93,8 +94,8 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
             rows += [point | setting for point in _points(source, dataset, model, PAIR, learned=True)]
     dots = source.published[source.published["dataset"] == source.corpus(dataset)]
     for _, pair in dots[dots["condition"].str.startswith("point=")].groupby("condition", sort=False):
-        place: dict[str, object] = {"dataset": dataset, "model": "gss", "origin": PUBLISHED}
-        rows.append(place | dict(zip(pair["metric"], pair["value"].astype(float), strict=True)))
+        common: dict[str, object] = {"dataset": dataset, "model": "gss", "origin": PUBLISHED}
+        rows.append(common | dict(zip(pair["metric"], pair["value"].astype(float), strict=True)))
     return _frame(rows, ("dataset", "model", "origin", "seed"), ("c", "k", *PAIR))
 
 
@@ -121,20 +122,20 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
     def cell(row: str, origin: str) -> Cell:
         if origin == PRINTED:
             return Cell(label=printed.get(row, ""), wanted=row in printed)
-        own, gaps = points[points["origin"] == origin], list[str]()
+        chosen, gaps = points[points["origin"] == origin], list[str]()
         if row == "window":
-            own = own[own[TEST_PPL].between(low, high)]
+            chosen = chosen[chosen[TEST_PPL].between(low, high)]
             if origin == MEASURED and not source.is_published(dataset):
                 return Cell(wanted=False)  # perplexities of another corpus
         elif origin == MEASURED:
             planned = sum(len(source.planned(dataset, model)) for model in source.models)
-            gaps = [f"{planned - len(own)} of {planned} runs of the grid not in it"] if len(own) < planned else []
+            gaps = [f"{planned - len(chosen)} of {planned} runs of the grid not in it"] if len(chosen) < planned else []
             gaps += filter(None, [source.unlearned_note])
-        if len(own) < MIN_POINTS:
-            runs = f"{len(own)} run{'s' * (len(own) != 1)}"
+        if len(chosen) < MIN_POINTS:
+            runs = f"{len(chosen)} run{'' if len(chosen) == 1 else 's'}"
             few = f"no correlation from {runs}, at least {MIN_POINTS} are needed"
             return Cell(metric=PEARSON, reason=few, gaps=tuple(gaps))
-        result = pearson(own[TEST_PPL], own[PRESS_RANK], np.random.default_rng(0))
+        result = pearson(chosen[TEST_PPL], chosen[PRESS_RANK], np.random.default_rng(0))
         if result.r is None:
             return Cell(metric=PEARSON, reason=result.reason, gaps=tuple(gaps))
         note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
@@ -191,9 +192,9 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
     slopes = sorted(set(points["k"].dropna()))
     shades = sns.color_palette("flare", len(slopes)).as_hex() if slopes else [plots.LIGHT.muted]
     for k, colour in zip(slopes or [""], shades, strict=True):
-        own = points[points["k"] == k] if slopes else points
+        of_slope = points[points["k"] == k] if slopes else points
         look = plots.Style(colour, "o", "-").dot | {"mec": plots.LIGHT.paper, "mew": 0.7}
-        axes.plot(own[TEST_PPL], own[PRESS_RANK], label=f"k = {k:g}" if slopes else "", **look)
+        axes.plot(of_slope[TEST_PPL], of_slope[PRESS_RANK], label=f"k = {k:g}" if slopes else "", **look)
     axes.set(title=title, xlabel="test perplexity", ylabel="Press rank")
     axes.margins(0.12)
     axes.invert_xaxis()
@@ -244,8 +245,8 @@ def sweep_figure(
             if named := re.fullmatch(rf".*{setting}([0-9.]+)", model):
                 values.setdefault(model, named[1])
         for value, model in sorted((float(values[model]), model) for model in source.rows if model in values):
-            place = {"setting": setting, "value": value}
-            rows += [point | place for point in _points(source, dataset, model, wanted)]
+            common = {"setting": setting, "value": value}
+            rows += [point | common for point in _points(source, dataset, model, wanted)]
     data = _frame(rows, ("dataset", "setting", "value", "model", "origin", "seed"), wanted)
     if data.empty:
         return plots.only_text("No run of these sweeps is in this study.", data)
@@ -362,13 +363,13 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     this column if `panels` contains another name (`first` or `all`). The records hold only a subset of the indices
     (`records.thinned`). Runs without singular values are left out.
     """
-    known = set(source.records.rows["run_id"])
+    measured = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
     frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", *scales])]
     for dataset in source.corpora:
         for trained in source.runs(dataset):
             run = source.study.last_stage(trained, source.experiment.stages)
-            thinned = source.records.spectra.get(run.path) if run.run_id in known else None
+            thinned = source.records.spectra.get(run.path) if run.run_id in measured else None
             if thinned is not None and len(thinned[1]) and thinned[1][0] > 0:
                 values = {"dataset": dataset, "model": run.model, "seed": run.seed}
                 values |= {"index": thinned[0].astype(np.int64), SIGMA: thinned[1] / thinned[1][0], RAW: thinned[1]}
@@ -394,9 +395,9 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
     ]
     data = _frame(rows, ("dataset", "model", "seed"), columns)
 
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+    def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
         for panel, x, text in zip(row, ("epoch", VALID_PPL), ("epoch", "validation perplexity"), strict=True):
-            ends = plots.curves(panel, own, x, PRESS_RANK, looks, dots=x == VALID_PPL)
+            ends = plots.curves(panel, points, x, PRESS_RANK, looks, dots=x == VALID_PPL)
             panel.set(xlabel=text, ylabel="Press rank")
             if x == "epoch":
                 plots.label_lines(panel, ends, names, looks)
@@ -433,16 +434,16 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
     )
     plain = {option for condition in published["condition"] for option in condition.split(";")}
     options_of = [[option for option in text.split(";") if option not in plain] for text in every["condition"]]
-    every["reading"] = [", ".join(option for option in own if not option.startswith("K=")) for own in options_of]
+    every["reading"] = [", ".join(option for option in chosen if not option.startswith("K=")) for chosen in options_of]
 
     def cell(metric: str, rows: Mapping[str, tuple[str, str]], row: str, components: int) -> Cell:
         model, reading = rows[row]
-        own = every[(every["metric"] == metric) & (every["model"] == model)]
-        own = own[(own["reading"] == reading) & (own["components"] == components)]
+        chosen = every[(every["metric"] == metric) & (every["model"] == model)]
+        chosen = chosen[(chosen["reading"] == reading) & (chosen["components"] == components)]
         of_k, same = {"condition": rf"(?:^|;)K={components}(?:;|$)"}, metric == RANK
         quoted = source.find_published("synthetic", model, RANK, of_k) if same else None
-        gaps = ("not drawn yet",) if own.empty else ()
-        return Cell(mean_of(own["value"]), quoted, metric=metric, planned=len(own), same=same, gaps=gaps)
+        gaps = ("not drawn yet",) if chosen.empty else ()
+        return Cell(mean_of(chosen["value"]), quoted, metric=metric, planned=len(chosen), same=same, gaps=gaps)
 
     for metric, title in MATRICES.items():
         drawn, printed = every[every["metric"] == metric], published if metric == RANK else published.iloc[:0]
@@ -484,7 +485,7 @@ def rank_sweep_table(source: Source, *, synthetic: Literal["rank-sweep"]) -> Ite
 
 
 # --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------
-PAPER_SIZE = 10_000  # test contexts of the paper's matrix
+STEPS = {r"c=(1e-\d+)": "c = {}", r"iteration=(\d+)": "round {}"}  # pattern of a condition -> row of the table
 ROBUSTNESS = (
     *(PRESS_RANK, metrics.RANK_PREDICTED, metrics.RANK_PREDICTED_PAPER, metrics.RECONSTRUCTION_ERROR),
     *("rank_eff_1e-3", "rank_eff_1e-4", "rank_eff_1e-5"),
@@ -562,8 +563,8 @@ def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
     """
     values: dict[tuple[str, str], str] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
-        noise, rounds = re.search(r"c=(1e-\d+)", condition), re.search(r"iteration=(\d+)", condition)
-        step = f"c = {noise[1]}" if noise else f"round {rounds[1]}" if rounds else "all singular values"
+        steps = [row.format(match[1]) for pattern, row in STEPS.items() if (match := re.search(pattern, condition))]
+        step = next(iter(steps), "all singular values")
         variant = ", diagonal as printed" if "as printed" in condition else ""
         values.setdefault((step + variant, metric), str(value))
     return values

@@ -108,10 +108,9 @@ def wins_figure(source: Source) -> plots.Drawing:
     rows = []
     for dataset in source.corpora:
         conditions = source.records.conditions(SPEARMAN, dataset)
-        every = {
-            model: {c: source.values(dataset, model, SPEARMAN, c).values() for c in conditions} for model in source.rows
-        }
-        rhos = {model: {c: Summary.of(values).mean for c, values in own.items()} for model, own in every.items()}
+        rhos: dict[str, dict[str, float | None]] = {}
+        for model in source.rows:
+            rhos[model] = {c: Summary.of(source.values(dataset, model, SPEARMAN, c).values()).mean for c in conditions}
         for model, counts in win_matrix(rhos).items():
             for other, count in counts.items():
                 over = {"condition": rf"wins over {re.escape(other)}(?:;|$)"}
@@ -122,14 +121,14 @@ def wins_figure(source: Source) -> plots.Drawing:
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
     models, names = list(source.rows), [plots.short_name(source.study, model) for model in source.rows]
 
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+    def draw(row: NDArray[Any], dataset: str, shown: pd.DataFrame) -> None:
         same = source.same(dataset, *source.models)
         titles = (f"{plots.corpus_title(source, dataset)}: measured", plots.paper_title(source, dataset, same))
         for axes, side, title in zip(row, sides, titles, strict=False):
-            if own[side].isna().all():
+            if shown[side].isna().all():
                 plots.empty(axes, f"{title}: nothing to show")
                 continue
-            table = own.pivot(index="model", columns="over", values=side).reindex(index=models, columns=models)
+            table = shown.pivot(index="model", columns="over", values=side).reindex(index=models, columns=models)
             plots.heat_map(axes, table, ".0f", square=True, linewidths=1.5, xticklabels=names, yticklabels=names)
             axes.set(title=title, xlabel="over", ylabel="")
             axes.set_xticks(axes.get_xticks(), names, rotation=40, ha="right", rotation_mode="anchor")
@@ -193,13 +192,15 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
     those with predictions first, then the other published ones.
     """
     first = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
-    found = {model: {one.place: one for one in predictions(source.records, run)} for model, run in first.items()}
-    measured = {model: own for model, own in found.items() if own}
+    measured: Predictions = {}
+    for model, run in first.items():
+        if by_place := {prediction.place: prediction for prediction in predictions(source.records, run)}:
+            measured[model] = by_place
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
     columns = (rows[key] for key in ("group", "context", "true_next_token"))
     printed = [Place(group, int(number), target) for group, number, target in zip(*columns, strict=True)]
-    return measured, list(dict.fromkeys([*(place for own in measured.values() for place in own), *printed])), printed
+    return measured, list(dict.fromkeys(itertools.chain(*measured.values(), printed))), printed
 
 
 def top5_table(source: Source, dataset: str, *, words: str) -> Section:
@@ -217,18 +218,18 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
     shown = {f"{place.group} {place.number} {place.target}": place for place in places}
     rows = {}
     for key, place in shown.items():
-        is_known = all(place not in own or own[place].hit is not None for own in measured.values())
+        is_known = all(place not in by_place or by_place[place].hit is not None for by_place in measured.values())
         name = f"{GROUPS.get(place.group, place.group)} {place.number}: {place.target}"
         rows[key] = name if is_known else f"{name} (not in this vocabulary)"
 
     def cell(row: str, model: str) -> Cell:
-        own, text = measured.get(model, {}).get(shown[row]), "\n".join(printed.get((shown[row], model), ()))
-        gaps = source.gaps(dataset, model, source.planned(dataset, model)[:1] if own else [])
+        prediction, text = measured.get(model, {}).get(shown[row]), "\n".join(printed.get((shown[row], model), ()))
+        gaps = source.gaps(dataset, model, source.planned(dataset, model)[:1] if prediction else [])
         return Cell(
-            label=own.text if own else "",
+            label=prediction.text if prediction else "",
             published=PublishedCell(text) if text else None,
-            same=own is not None and source.same(dataset, model),
-            gaps=gaps or (() if own else ("not a place of this text",)),
+            same=prediction is not None and source.same(dataset, model),
+            gaps=gaps or (() if prediction else ("not a place of this text",)),
         )
 
     return source.section(dataset, rows, source.rows, cell)
@@ -244,9 +245,9 @@ def hits_figure(source: Source) -> plots.Drawing:
         predicted, places, printed = _predictions_on(source, dataset)
         for place, model in itertools.product(places, source.rows):
             where = {"condition": f"^group={place.group};context={place.number}$"}
-            own, corpus = predicted.get(model, {}).get(place), source.corpus(dataset)
+            prediction, corpus = predicted.get(model, {}).get(place), source.corpus(dataset)
             published = source.find_published(corpus, model, TOP5_HIT, where) if place in printed else None
-            hit = None if own is None or own.hit is None else float(own.hit)
+            hit = None if prediction is None or prediction.hit is None else float(prediction.hit)
             rows.append((dataset, model, *place, hit, published.number if published else None))
     data = pd.DataFrame(rows, columns=["dataset", "model", "group", "context", "target", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
@@ -286,7 +287,7 @@ def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, s
         names.append(plots.short_name(source.study, model))
     for edge in np.flatnonzero(spots["group"].to_numpy()[1:] != spots["group"].to_numpy()[:-1]):
         axes.axvline(edge + 0.5, color=plots.LIGHT.muted, linewidth=1)
-    counts = ", ".join(f"{GROUPS.get(group, group)}: {len(own)}" for (group,), own in records.groups(spots, "group"))
+    counts = ", ".join(f"{GROUPS.get(group, group)}: {len(rows)}" for (group,), rows in records.groups(spots, "group"))
     axes.set_yticks(range(len(names)), names)
     axes.set_xticks(range(len(spots)), list(spots["target"]), rotation=50, ha="right")
     axes.set(xlim=(-0.7, len(spots) + 0.9), ylim=(len(names) - 0.4, -0.6), title=f"{title} ({counts})")
