@@ -230,7 +230,21 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
         verdict = "holds" if bound.holds else "BROKEN: these are not log-probabilities of a softmax of that width"
         fall = f"; after centring, singular value {bound.cliff[0]:,} is {bound.cliff[1]:.2g} times the next one"
         yield f"softmax bound d + 2 = {bound.limit}", f"{verdict}; rank {bound.rank:,} of {bound.where}{fall}"
-    measured = result.measures
+    yield from _measure_rows(result.measures)
+    if curve := result.price:
+        sizes = f"{curve.contexts:,} contexts × {curve.words:,} words, {curve.kept_mass:.1%} of the probability"
+        yield "price of width: no context", f"{curve.context_free_nats:.4f} nats; {sizes}"
+        for head, prices in groupby(curve.prices, key=lambda priced: priced.head):
+            text = ", ".join(f"d = {p.width}: {p.nats:.4f} ({p.share:.2%})" for p in prices)
+            yield f"price of width: {head}", text
+    yield "tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"
+    yield "noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"
+    yield "largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])
+    yield "memory, time", f"{gib(result.bytes_needed)} planned, {result.seconds:.0f} s"
+
+
+def _measure_rows(measured: measures.Measures) -> Iterator[tuple[str, str]]:
+    """Yield (label, text) for each measure that was computed."""
     for centring, ranks in measured.centred.items():
         effective = ", ".join(f"{rank:,} at {e:g}" for e, rank in ranks.effective.items())
         yield CENTRINGS[centring], f"Press rank {ranks.press.rank:,}; effective ranks {effective}"
@@ -253,16 +267,6 @@ def rows(result: Result) -> Iterator[tuple[str, str]]:
         mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))
         text = f"{mean:.4f} mean of contexts, {pooled:.4f} pooled; suppressed {1 - mean:.4f}, {1 - pooled:.4f}"
         yield f"preserved gradient, {kind}", text
-    if curve := result.price:
-        sizes = f"{curve.contexts:,} contexts × {curve.words:,} words, {curve.kept_mass:.1%} of the probability"
-        yield "price of width: no context", f"{curve.context_free_nats:.4f} nats; {sizes}"
-        for head, prices in groupby(curve.prices, key=lambda priced: priced.head):
-            text = ", ".join(f"d = {p.width}: {p.nats:.4f} ({p.share:.2%})" for p in prices)
-            yield f"price of width: {head}", text
-    yield "tolerance", f"{press.tolerance:.4g} = 0.5 √(m+n+1) · {press.sigma_max:.6g} · {result.ranks.eps:.3g}"
-    yield "noise floor of the method", f"{result.ranks.noise_floor:.2g} ({result.ranks.method})"
-    yield "largest singular values", ", ".join(f"{sigma:.6g}" for sigma in result.spectrum.sigma[:LISTED])
-    yield "memory, time", f"{gib(result.bytes_needed)} planned, {result.seconds:.0f} s"
 
 
 def _plot(result: Result) -> str:

@@ -149,10 +149,7 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
         DataError: the text is not UTF-8, a file of the model is damaged, or the model cannot be loaded or run.
     """
     assert request.model is not None and request.text is not None
-    if not Path(request.text).is_file():
-        raise UserError(f"{request.text}: no such file; give a text file in UTF-8")
-    with damage_refused(f"{request.text}: not UTF-8", "give a text file in UTF-8"):
-        text = Path(request.text).read_text(encoding="utf-8-sig")  # a byte-order mark is no token
+    text = _read_text(Path(request.text))
     opened = open_model(Path(request.model), text)
     ids: list[int] = opened.tokenizer.encode(text).ids
     windows = [ids[start : start + opened.window] for start in range(0, len(ids) - 1, opened.window)]  # of two or more
@@ -193,6 +190,14 @@ def export_layer(request: Request, folder: Path, say: Say) -> Export:
     head = "softmax" if rule.cap is None else f"softcap:c={rule.cap}"
     tokens = [str(opened.tokenizer.id_to_token(number)) for number in range(words)]
     return Export(replace(request, model=None, text=None, head=head, **files), notes, tokens)
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give a text file in UTF-8")
+    with damage_refused(f"{path}: not UTF-8", "give a text file in UTF-8"):
+        text = path.read_text(encoding="utf-8-sig")  # a byte-order mark is no token
+    return text
 
 
 def _infer_rule(plain_RV: Floats, logits_RV: Floats, opened: OpenModel) -> OutputRule:

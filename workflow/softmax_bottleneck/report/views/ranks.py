@@ -318,31 +318,20 @@ def spectrum_figure(
     names = {model: plots.short_name(source.study, model) for model in source.models}
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
-    def tolerances_of(dataset: str) -> list[tuple[float, float]]:
-        """Return (Press tolerance, largest singular value) of every run with a measured rank."""
-        tolerance, largest = (
-            {model: source.values(dataset, model, name, stage) for model in source.models}
-            for name in (RANK_TOLERANCE, SIGMA_MAX)
-        )
-        return [(own[s], largest[model][s]) for model, own in tolerance.items() for s in own if s in largest[model]]
-
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
-        title, longest = plots.corpus_title(source, dataset), int(own["index"].max())
+    def draw(row: NDArray[Any], dataset: str, values: pd.DataFrame) -> None:
+        title, longest = plots.corpus_title(source, dataset), int(values["index"].max())
         for panel, side in zip(row, panels, strict=True):
             if side == "first":
                 shown = min(first, longest)
-                plots.curves(panel, own[own["index"] <= shown], "index", SIGMA, looks)
+                plots.curves(panel, values[values["index"] <= shown], "index", SIGMA, looks)
                 panel.set(title=title, xlabel=f"index (first {shown})", ylabel="σ / σ max")
                 panel.set(xlim=(0, shown), ylim=(0, top))
                 continue
             y, text = (RAW, "σ, not divided by the largest") if side == "raw" else (SIGMA, "σ / σ max")
-            ends = plots.curves(panel, own[own[y] > 0], "index", y, looks)
+            ends = plots.curves(panel, values[values[y] > 0], "index", y, looks)
             panel.set(title=f"{title}, log axis", xlabel="index (all)", xlim=(0, longest), ylabel=text)
             plots.log_y(panel)
-            tolerances = [
-                tolerance / (largest if side == "all" else 1) for tolerance, largest in tolerances_of(dataset)
-            ]
-            tolerance = float(np.median(tolerances)) if tolerances else None
+            tolerance = _press_tolerance(source, dataset, stage, relative=side == "all")
             if side == "all":  # far below the tolerance there is only rounding
                 panel.set_ylim((tolerance or 1e-5) / 300, 1.5)
             panel.xaxis.set_major_formatter(plots.integer)
@@ -353,6 +342,18 @@ def spectrum_figure(
 
     count = len(panels)
     return plots.by_corpus(source, data, (count, 5.2 if count > 1 else 7.0, 3.5), draw)
+
+
+def _press_tolerance(source: Source, dataset: str, stage: str, *, relative: bool) -> float | None:
+    """Return the median Press tolerance of the runs on a corpus, or None if no run has measured ranks.
+
+    If `relative` is true, each tolerance is divided by the largest singular value of its run.
+    """
+    tolerances = []
+    for model in source.models:
+        by_seed, largest = (source.values(dataset, model, name, stage) for name in (RANK_TOLERANCE, SIGMA_MAX))
+        tolerances += [by_seed[seed] / (largest[seed] if relative else 1) for seed in by_seed if seed in largest]
+    return float(np.median(tolerances)) if tolerances else None
 
 
 def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
