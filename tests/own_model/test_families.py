@@ -1,7 +1,5 @@
 """`rank --model` on tiny random models of many families, built and saved here; needs transformers (`make models`)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files that other programs wrote: every sound form gives the same numbers; any other is one line, never a number."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

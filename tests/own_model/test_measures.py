@@ -1,7 +1,5 @@
 """Measurements of `rank` besides ranks, on small layers, against formulas over the whole matrix."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rank of an output layer in files against plain float64 formulas and LAPACK; files and errors of `rank`."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -129,12 +129,12 @@ def test_both_phases_are_planned_priced_and_packed_into_jobs(study: Study) -> No
 
 
 def test_the_confirmation_has_the_chosen_rates_and_the_plan_does_not_depend_on_who_asks(study: Study) -> None:
-    before, done = study.before_choices.digest, end_rounds(study, by_rate)
+    before, done = study.updated(with_choices=False).digest, end_rounds(study, by_rate)
     rates = {run.model: run.schedule.learning_rate for run in done.runs}
     assert rates == {"softmax": 4, "mos": 1} and {run.seed for run in done.runs} == {1, 2}
     tried = {run.schedule.learning_rate for run in done.searched if run.head.name == "softmax"}
     assert tried == {1, 4, 16} and not done.awaited
-    assert done.before_choices.digest == before == study.digest != done.digest
+    assert done.updated(with_choices=False).digest == before == study.digest != done.digest
     assert done.updated().digest == done.digest
     choices = {one.key[1]: one.choice for one in done.tuned}
     assert choices["softmax"] and choices["softmax"]["interior"]

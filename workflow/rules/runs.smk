@@ -12,7 +12,7 @@ rule check:
     conda:
         "../../envs/environment.yaml"
     params:
-        study=STUDY.before_choices.digest,
+        study=STUDY.updated(with_choices=False).digest,
         code=step_code("check"),
     shell:
         "python -m softmax_bottleneck check --log {log:q}"

@@ -20,11 +20,9 @@ def build(kind: str, *, vocabulary_size: int, **options: Any) -> Body:
     Raises:
         UserError: an option that the body does not have is neither 0 nor False, or a value is not allowed.
     """
-    module = import_module(f"{__name__}.{kind.replace('-', '_')}")
-    own = inspect.signature(module.BODY).parameters
+    body = import_module(f"{__name__}.{kind.replace('-', '_')}").BODY
+    allowed = inspect.signature(body).parameters
     for name, value in options.items():
-        if name not in own and value:
+        if name not in allowed and value:
             raise UserError(f"body: {kind} has no {name}, so it must be 0, not {value}")
-    return module.BODY(
-        vocabulary_size=vocabulary_size, **{name: value for name, value in options.items() if name in own}
-    )
+    return body(vocabulary_size=vocabulary_size, **{name: options[name] for name in options if name in allowed})

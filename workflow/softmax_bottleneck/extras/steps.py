@@ -43,7 +43,6 @@ def train(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     else:
         run_step(study, options, say)
     if study.replicas_per_job > 1 and runs:
-        # The job is finished: its file names the done.json of every run.
         files = {run.path: artefacts.checked(study.store.run_folder(run.path) / "done.json") for run in runs}
         hashes = {path: artefacts.sha256_file(file) for path, file in files.items()}
         artefacts.write_json(study.store.job_file(options.run), {"done": hashes})

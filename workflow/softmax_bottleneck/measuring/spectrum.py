@@ -58,10 +58,10 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     with trained.loaded(run, folder) as model:
         first, whole = spectra(model, hidden_TD, limit)
     sigma = {"singular_values": (first or whole).with_zeros()}
-    content = _rank_facts(first or whole)
+    content = _rank_content(first or whole)
     if first:
         sigma["singular_values_all"] = whole.with_zeros()
-        content["all"] = _rank_facts(whole)
+        content["all"] = _rank_content(whole)
         content["metrics"] |= {f"{name}_all": rank for name, rank in content["all"].pop("metrics").items()}
     arrays = {"spectrum.npz": artefacts.write_npz(folder / "spectrum.npz", **sigma)}
     along = {}
@@ -71,7 +71,7 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     return Computed(along | {"rank.json": content}, arrays, message)
 
 
-def _rank_facts(spectrum: Spectrum) -> dict[str, Any]:
+def _rank_content(spectrum: Spectrum) -> dict[str, Any]:
     """Return the content of rank.json for one spectrum: the ranks, and how they were computed.
 
     The key "metrics" has the ranks as {name: rank}; the names are listed in `RankReport.metrics`. All other keys of
@@ -97,7 +97,7 @@ def _ranks_along_training(study: Study, run: Run, best_epoch: int, limit: int | 
             contexts = hidden_states(model, test_T[: limit + 1 if limit else None], run.schedule.bptt)
             _, spectrum = spectra(model, contexts.hidden.cpu().numpy())
             kept = {key: row.get(key) for key in ("epoch", "phase", "valid_ppl")} | {"best": row["epoch"] == best_epoch}
-            rows.append(kept | _rank_facts(spectrum)["metrics"] | saturation(model.head, contexts))
+            rows.append(kept | _rank_content(spectrum)["metrics"] | saturation(model.head, contexts))
     return rows
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 
@@ -58,9 +58,9 @@ def panels(contrasts: Iterable[Contrast]) -> list[Panel]:
     `contrasts` are those of every head with the softmax, in the order of `contrasts.settings_of`. If any corpus has an
     interval, the corpora without one are left out.
     """
-    known = [contrast for contrast in contrasts if contrast.rank > 0]
+    ranked = [contrast for contrast in contrasts if contrast.rank > 0]
     by_corpus: dict[str, dict[Setting, list[Contrast]]] = {}
-    for contrast in known:
+    for contrast in ranked:
         corpus = contrast.setting.dataset if contrast.setting.is_synthetic else corpus_of(contrast.setting.dataset)
         by_corpus.setdefault(corpus, {}).setdefault(contrast.setting, []).append(contrast)
     chosen = [max(settings.values(), key=len) for settings in by_corpus.values()]
@@ -130,28 +130,28 @@ class Scatter:
         ranks = [(self._x(rank), f"{rank:.0f}") for rank in steps if least <= rank <= most]
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
         changes = [(self._y(tick), numbers.number(tick, 0, signed=True)) for tick in ticks if low <= tick <= high]
-        facts = {"ranks": ranks, "changes": changes, "zero": self._y(0.0), "width": WIDTH, "height": HEIGHT}
+        axes = {"ranks": ranks, "changes": changes, "zero": self._y(0.0), "width": WIDTH, "height": HEIGHT}
         drawn = [
             {"x": index * WIDTH, "title": panel.title, "about": panel.about, "dots": self._dots(panel)}
             for index, panel in enumerate(shown or self.panels)
         ]
         template = report.environment().get_template("scatter.svg.j2")
-        return template.render(panels=drawn, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM, **facts)
+        return template.render(panels=drawn, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM, **axes)
 
     def _dots(self, panel: Panel) -> list[dict[str, object]]:
-        """Return the places of dots, bars and labels in pixels; a label stands where it covers least."""
-        places = [(self._x(dot.rank), self._y(dot.change)) for dot in panel.dots]
+        """Return the coordinates of dots, bars and labels in pixels; a label stands where it covers least."""
+        centres = [(self._x(dot.rank), self._y(dot.change)) for dot in panel.dots]
         bars = [(self._y(dot.high), self._y(dot.low)) for dot in panel.dots]
-        taken: list[Box] = [(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in places]
-        taken += [(x - 1, top, x + 1, bottom) for (x, _), (top, bottom) in zip(places, bars, strict=True)]
+        taken: list[Box] = [(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in centres]
+        taken += [(x - 1, top, x + 1, bottom) for (x, _), (top, bottom) in zip(centres, bars, strict=True)]
         drawn: list[dict[str, object]] = []
-        for dot, (x, y), (top, bottom) in zip(panel.dots, places, bars, strict=True):
+        for dot, (x, y), (top, bottom) in zip(panel.dots, centres, bars, strict=True):
             options = [_label_box(dot.label, x, y + shift, side) for shift, side in itertools.product(SHIFTS, (1, -1))]
             best = min(options, key=lambda box: (_cost(box, taken), options.index(box)))
             taken.append(best)
-            facts: Mapping[str, object] = {"label": dot.label, "x": x, "y": y, "top": top, "bottom": bottom}
             anchor, at = ("end", best[2]) if best[2] < x else ("start", best[0])
-            drawn.append({**facts, "at": at, "anchor": anchor, "base": best[3] - 3, "is_fair": dot.is_fair})
+            label = {"label": dot.label, "at": at, "anchor": anchor, "base": best[3] - 3, "is_fair": dot.is_fair}
+            drawn.append(label | {"x": x, "y": y, "top": top, "bottom": bottom})
         return drawn
 
 

@@ -159,8 +159,8 @@ class Fit:
     def fit_id(self) -> str:
         """The first 12 hex digits of the sha256 of the fit's settings and code."""
         modules = {*self.head.modules, *(self.equal_to.modules if self.equal_to else ())}
-        facts = {"head": asdict(self.head), "width": self.width, "equal_to": self.equal_to and asdict(self.equal_to)}
-        return digest({**facts, "code": step_code("fit", *sorted(modules, key=str))})[:12]
+        settings = {"head": asdict(self.head), "width": self.width, "equal_to": self.equal_to and asdict(self.equal_to)}
+        return digest({**settings, "code": step_code("fit", *sorted(modules, key=str))})[:12]
 
     @property
     def file_name(self) -> str:
@@ -231,9 +231,9 @@ class Unit:
         settings that hold for all fits: `sample`, `bias`, `updates`, `learning_rate` and `gradient`. Units with the
         same `law_id` share the files of equal fits.
         """
-        facts = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
-        facts |= {"search": [unit.unit_id for unit in self.search]} if self.search else {}
-        return digest({**facts, "code": fingerprint("corpora.known_distributions")})[:12]
+        settings = {key: getattr(self, key) for key in ("kind", "law", "seed", *RECIPE)}
+        settings |= {"search": [unit.unit_id for unit in self.search]} if self.search else {}
+        return digest({**settings, "code": fingerprint("corpora.known_distributions")})[:12]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -297,21 +297,21 @@ def units_of(
     recipe = {key: getattr(plan, key) for key in RECIPE} | {"learning_rate": plan.learning_rate or 0.0}
     if plan.kind == "natural":
         return tuple(_natural_units(name, plan, truths, {**recipe, **execution}, fits))
-    laws: list[tuple[str, str, dict[str, Any]]] = []  # name within the plan, name in the records, settings
-    if plan.kind == "dirichlet":
-        for alpha, words in itertools.product(plan.alphas, plan.words):
-            law = {"alpha": alpha, "words": words, "contexts": plan.contexts}
-            laws.append((f"alpha{alpha:g}-M{words}", f"alpha={alpha:g};M={words};N={plan.contexts}", law))
-    else:
-        for rank in plan.ranks:
-            given = {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}
-            law = asdict(schema.read(languages.LanguageSettings, given, f"{where}: language"))
-            del law["seed"]
-            laws.append((f"rank{rank}", f"r={rank};V={law['vocabulary_size']}", law))
-    return tuple(
-        Unit(name, plan.kind, law_name, condition, law, seed, **recipe, fits=fits, **execution)
-        for (law_name, condition, law), seed in itertools.product(laws, plan.seeds)
-    )
+    shared = {"plan": name, "kind": plan.kind, "fits": fits, **recipe, **execution}
+    return tuple(Unit(**law, seed=seed, **shared) for law, seed in itertools.product(_laws(plan, where), plan.seeds))
+
+
+def _laws(plan: FitPlan, where: str) -> Iterator[dict[str, Any]]:
+    """Yield `name`, `condition` and `law` of the units of each setting of a plan of kind `dirichlet` or `language`."""
+    for alpha, words in itertools.product(plan.alphas, plan.words) if plan.kind == "dirichlet" else ():
+        law = {"alpha": alpha, "words": words, "contexts": plan.contexts}
+        condition = f"alpha={alpha:g};M={words};N={plan.contexts}"
+        yield {"name": f"alpha{alpha:g}-M{words}", "condition": condition, "law": law}
+    for rank in plan.ranks if plan.kind == "language" else ():
+        given = {**plan.language, **NO_TEXT, "rank": rank, "seed": 0}
+        law = asdict(schema.read(languages.LanguageSettings, given, f"{where}: language"))
+        del law["seed"]
+        yield {"name": f"rank{rank}", "condition": f"r={rank};V={law['vocabulary_size']}", "law": law}
 
 
 def _natural_units(

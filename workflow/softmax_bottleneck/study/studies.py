@@ -111,13 +111,11 @@ class Study:
         named += [vars(head) | {"options": ""} for head in heads]
         return digest([*words, shown, made, datasets, *named])[:12]
 
-    @property
-    def before_choices(self) -> "Study":
-        """The study as it is planned before any search has ended: the same whatever the searches choose."""
-        return self.updated(with_choices=False)
-
     def updated(self, with_choices: bool = True) -> "Study":
-        """Return the study as its file and, if `with_choices`, the choices made by now declare it."""
+        """Return the study as its file declares it, and if `with_choices` the choices that searches made by now.
+
+        Without choices, it is the study as planned before any search has ended: the same whatever the searches choose.
+        """
         if not self.tuned:
             return self
         now = load_study(self.file, self.overrides, self.store, with_choices)
