@@ -110,7 +110,8 @@ def write_epochs(run: Run, epochs: int) -> None:
     final = perplexities(run)["valid_ppl"]
     lines = []
     for epoch in range(1, epochs + 1):
-        valid = final * (1 + 2.0 * np.exp(-epoch / 1.6) + 0.004 * noise(run.path, epoch))
+        above = 2.0 * np.exp(-epoch / 1.6) + 0.004 * noise(run.path, epoch) if epoch < epochs else 0.0
+        valid = final * (1 + above)
         row = {"epoch": epoch, "phase": "asgd" if epoch > 6 else "sgd", "train_ppl": valid * 0.9, "valid_ppl": valid}
         lines.append(json.dumps(row))
     path = Store().run_folder(run.path) / "epochs.jsonl"

@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import math
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import claim_examples as examples
 import fake_results as fake
@@ -12,7 +15,7 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import archive, views
+from softmax_bottleneck.report import archive, archive_rules, views
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
@@ -77,7 +80,9 @@ def test_results_from_before_a_change_of_the_study_are_not_archived(finished, tm
         archive.write(fake.load(tmp_path, text), unfinished)
 
 
-def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an_unfinished_study(place: Path) -> None:
+def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an_unfinished_study(
+    place: Path, monkeypatch
+) -> None:
     paper = fake.load(place, fake.paper_text())
     run = next(run for run in paper.needed if (run.dataset, run.model, run.seed) == ("ptb", "mos", 1001))
     for started in (run, next(run for run in paper.needed if run.model == "softmax")):
@@ -110,6 +115,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     first = content["rows"]["metric"].index("test_ppl")
     for name, values in content["rows"].items():  # a unigram model as good as both runs, which share a run_id
         values.append("unigram_ppl" if name == "metric" else values[first])
+    monkeypatch.setattr(archive_rules, "RULES", ())
     archive.save(content | {"hardware": "Another CPU"})
     table = views.build(paper, planned_experiment("published-size", place), collect.collect(paper))
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
@@ -119,12 +125,16 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
 
 CONTENT = {
     "study": "small", "title": "Small", "hardware": "Some(R) CPU @ 2 GHz", "digest": "0" * 12, "command": "make",
-    "corpora": {"a": "A"}, "environments": [], "claims": [],
+    "corpora": {"a": "A"}, "claims": [], "environments": [
+        {"git": {"commit": "0" * 40}, "versions": {"python": "3.11.2"}, "hardware": {"cpu": "Some CPU"}}],
     "rows": {
         "table": ["measure"] * 2, "dataset": ["a"] * 2, "model": ["m"] * 2, "condition": [""] * 2,
         "metric": ["test_ppl"] * 2, "value": [3.5, 4.5], "n": [None, 1], "seed": [1, 2], "run_id": ["0" * 12] * 2,
     },
-    "states": {key: [] for key in records.STATE_COLUMNS}, "stages": {key: [] for key in records.STAGE_COLUMNS},
+    "states": {key: [None] * 2 for key in records.STATE_COLUMNS} | {
+        **{key: [key] * 2 for key in ("label", "reason", "hardware")}, "dataset": ["a"] * 2, "model": ["m"] * 2,
+        "seed": [1, 2], "run_id": ["0" * 12] * 2, "path": [f"a/m/{seed}-{'0' * 12}" for seed in (1, 2)],
+        "state": ["missing"] * 2}, "stages": {key: [] for key in records.STAGE_COLUMNS},
 }  # fmt: skip
 
 
@@ -142,8 +152,6 @@ CLAIM = {
     "dataset": "a", "verdict": "reproduced", "reason": "", "code": "", "premises": [],
     "numbers": [{"what": "w", "text": "t", "unit": "", "n": [1], "value": 1.0, "low": None, "high": None}],
 }  # fmt: skip
-STATE = dict.fromkeys(records.STATE_COLUMNS, "x") | dict.fromkeys(records.STATE_COLUMNS[8:14], 1) | {
-    "seed": 1, "state": "ok", "mixed_hardware": False}  # fmt: skip
 DEEP: list = []
 for _ in range(90):
     DEEP = [DEEP]
@@ -164,7 +172,7 @@ def of_claim(**changes: object) -> dict[str, object]:
 
 
 def of_state(**changes: object) -> dict[str, object]:
-    return CONTENT | {"states": {key: [value] for key, value in (STATE | changes).items()}}
+    return CONTENT | {"states": CONTENT["states"] | {key: [value] * 2 for key, value in changes.items()}}
 
 
 def of_run(**changes: object) -> dict[str, object]:
@@ -172,20 +180,19 @@ def of_run(**changes: object) -> dict[str, object]:
 
 
 ODD = {  # content, and the key that the message names
-    "text as a number": (edited(value=[3.5, "low"]), "rows.value.1"),
     "columns of other lengths": (edited(seed=[1]), "rows: the columns are no table: .*seed has 1"),
-    "a perplexity below 1": (edited(value=[3.5, -5.0]), "rows: value.1: test_ppl is -5"),
-    "no parameters": (edited(metric=["test_ppl", "parameters"], value=[3.5, 0.0]), "value.1: parameters is 0"),
     "a number whose sum overflows": (edited(value=[3.5, 1e308]), "rows.value.1: 1e.308"),
     "a negative seed": (edited(seed=[1, -2]), "rows.seed.1"),
     "no digest": ({key: value for key, value in CONTENT.items() if key != "digest"}, "digest"),
-    "an unknown key": (CONTENT | {"more": 1}, "more"),
     "a claim as text": (CONTENT | {"claims": ["mos-better"]}, "claims.0"),
     "an empty claim": (CONTENT | {"claims": [{}]}, "claims.0.id, claims.0.source"),
     "another verdict": (of_claim(verdict="yes"), "claims.1.verdict: 'yes'"),
     "a number of a claim": (of_claim(numbers=[CLAIM["numbers"][0] | {"n": 3}]), "claims.1.numbers.0.n"),
     "a dict as hardware": (CONTENT | {"hardware": {"cpu": "x"}}, "hardware: "),
-    "hardware of an environment": (CONTENT | {"environments": [{"hardware": "x"}]}, "environments.0.hardware"),
+    "hardware of an environment": (
+        CONTENT | {"environments": [{"hardware": "x"}]},
+        "environments.0.git, environments.0.versions|environments.0.hardware",
+    ),
     "an unknown state": (of_state(state="fine"), "states.state.0"),
     "negative seconds": (of_state(wall_s=-1), "states.wall_s.0"),
     "deep nesting": (of_claim(models=DEEP), "claims.1.models.*: nested deeper"),
@@ -193,7 +200,6 @@ ODD = {  # content, and the key that the message names
     "a long text": (CONTENT | {"title": "x" * 10_001}, "title: a text of 10001 characters"),
     "a large integer": (edited(n=[None, 10**30]), "rows.n.1: an integer"),
     "an integer of many digits": (text_of(CONTENT, "3.5", "9" * 5000), "no archive of a study"),
-    "NaN": (text_of(CONTENT, "3.5", "NaN"), "NaN is no JSON number"),
     "infinity": (text_of(CONTENT, "3.5", "1e400"), "rows.value.0: inf"),
     "a run without settings": (of_run(), "one: "),
     "a spectrum of zeros": (of_run(spectrum=[[1, 0.0]]), "runs.0: spectrum: "),
@@ -219,9 +225,121 @@ def test_an_archive_edited_by_hand_is_refused_in_a_line_that_names_file_and_key(
         archive.find("small")
 
 
+# --- twelve and more edits of a real archive, each with a new hash ---------------------------------------------------
+Content = dict[str, Any]
+
+
+def number(content: Content, metric: str) -> int:
+    """The index of the first row with this metric."""
+    return content["rows"]["metric"].index(metric)
+
+
+def value(metric: str, change: Callable[[float], float]) -> Callable[[Content], None]:
+    """An edit of one number."""
+
+    def edit(content: Content) -> None:
+        values = content["rows"]["value"]
+        values[number(content, metric)] = change(values[number(content, metric)])
+
+    return edit
+
+
+def column(table: str, key: str, change: Callable[[Any], Any]) -> Callable[[Content], None]:
+    """An edit of the first value of a column."""
+
+    def edit(content: Content) -> None:
+        content[table][key][0] = change(content[table][key][0])
+
+    return edit
+
+
+def other_seed(content: Content) -> None:
+    """Another seed of the first run, in rows, states and path."""
+    run_id, seed = content["states"]["run_id"][0], content["states"]["seed"][0]
+    content["states"]["seed"][0] = seed + 70
+    content["states"]["path"][0] = content["states"]["path"][0].replace(f"/{seed}-", f"/{seed + 70}-")
+    rows = content["rows"]
+    rows["seed"] = [
+        one + 70 if other == run_id else one for one, other in zip(rows["seed"], rows["run_id"], strict=True)
+    ]
+
+
+def copied_run(content: Content, seed: int = 99) -> None:
+    """A copy of the first run that claims to be of another seed."""
+    run_id = content["states"]["run_id"][0]
+    for table in ("rows", "states"):
+        columns = content[table]
+        for index in [i for i, one in enumerate(columns["run_id"]) if one == run_id]:
+            for key, values in columns.items():
+                values.append({"seed": seed, "run_id": "f" * 12}.get(key, values[index]))
+    content["states"]["path"][-1] = f"ptb/{content['states']['model'][0]}/{seed}-{'f' * 12}"
+
+
+def twice(content: Content) -> None:
+    """The first row of the table twice."""
+    for values in content["rows"].values():
+        values.append(values[0])
+
+
+def history(content: Content) -> None:
+    """A better validation perplexity in the log alone."""
+    for line in content["runs"][0]["history"]:
+        line["valid_ppl"] -= 1
+
+
+EDITS: dict[str, tuple[Callable[[Content], Any], str]] = {
+    "a lower test perplexity": (value("test_ppl", lambda ppl: ppl * 0.97), "test_ppl: contradicts test_ppl_sound"),
+    "a test perplexity lowered by 0.001": (value("test_ppl", lambda ppl: ppl - 0.001), "test_ppl"),
+    "a lower validation perplexity": (value("valid_ppl", lambda ppl: ppl - 0.1), "valid_ppl"),
+    "another seed": (other_seed, "runs.*seed"),
+    "another seed in rows": (column("rows", "seed", lambda seed: seed + 1), "rows.run_id: no such run"),
+    "a run copied as another seed": (copied_run, "perplexities: occurs twice"),
+    "a row twice": (twice, "rows: occurs twice"),
+    "no column n": (lambda content: content["rows"].pop("n"), "rows.n"),
+    "a column of texts": (lambda content: content["rows"].update(value=["1"] * 220), "rows.value.0"),
+    "NaN": (value("test_ppl", lambda _: math.nan), "NaN is no JSON number"),
+    "infinity": (value("test_ppl", lambda _: math.inf), "Infinity is no JSON number"),
+    "an unknown metric": (column("rows", "metric", lambda _: "test_pp"), "rows.metric: unknown metric 'test_pp'"),
+    "an unknown head": (lambda content: content["runs"][0]["run"]["head"].update(name="softermax"), "unknown head"),
+    "no commit": (lambda content: [block.pop("git") for block in content["environments"]], "environments.0.git"),
+    "no environment": (lambda content: content.update(environments=[]), "environments"),
+    "other parameters": (value("parameters", lambda count: count - 1), "params_m: contradicts"),
+    "a perplexity below 1": (value("valid_ppl_sound", lambda _: 0.9), "valid_ppl_sound is impossible"),
+    "a negative KL": (column("rows", "metric", lambda _: "kl_truth_nats"), "rows"),
+    "a rank above the number of words": (value("rank_press", lambda _: 10_001.0), "rank_press: above rank_press_high"),
+    "a rank that the spectrum lacks": (value("rank_press", lambda rank: rank + 1), "spectrum"),
+    "a share above 1": (value("hit_rate_1", lambda _: 1.01), "hit_rate_1 is impossible"),
+    "an extra key": (lambda content: content.update(author="me"), "author"),
+    "negative seconds": (value("sec_per_epoch", lambda seconds: -seconds), "sec_per_epoch is impossible"),
+    "fewer minutes": (value("train_minutes", lambda minutes: minutes / 2), "train_minutes: contradicts"),
+    "a log that contradicts its run": (history, "history: the best epoch contradicts rows"),
+    "more epochs than planned": (column("states", "planned_epochs", lambda epochs: epochs - 1), "epochs"),
+    "a best epoch beyond the last": (
+        column("states", "best_epoch", lambda epoch: epoch + 9),
+        "best_epoch: contradicts",
+    ),
+    "fewer epochs in a row": (value("epochs", lambda epochs: epochs - 1), "states: .*: epochs: contradicts"),
+    "runs without settings": (lambda content: content.update(study="new"), "settings: contradicts"),
+    "other settings": (lambda content: content["runs"][0]["run"]["schedule"].update(learning_rate=1.0), "run_id"),
+}
+
+
+@pytest.mark.fault("H8")
+@pytest.mark.parametrize(("edit", "key"), EDITS.values(), ids=EDITS)
+def test_an_edit_of_a_real_archive_is_refused_although_its_hash_agrees(edit, key: str, tmp_path, capsys) -> None:
+    (source,) = (path for path in SHIPPED if path.name == "benka-mixture-intel-xeon.json.gz")
+    content = json.loads(gzip.decompress(source.read_bytes()))
+    path = tmp_path / source.name
+    edit(content)
+    artefacts.write_bytes(path, gzip.compress(json.dumps(content).encode()))
+    assert main(["verify", "--archive", str(path)]) == 2
+    message = capsys.readouterr().err
+    assert re.search(rf"{source.name}: .*{key}.*Fix: ", message) and message.count("\n") == 1
+
+
 def test_all_that_an_archive_may_hold_is_accepted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = archive.save(of_state() | {"claims": [CLAIM | {"more": 1}]})
-    assert main(["verify", "--archive", str(path)]) == 0 and "2 numbers, 1 runs, 1 verdicts" in capsys.readouterr().out
+    path = archive.save(CONTENT | {"claims": [CLAIM | {"more": 1}]})
+    assert main(["verify", "--archive", str(path)]) == 0 and "2 numbers, 2 runs, 1 verdicts" in capsys.readouterr().out
 
 
 @pytest.mark.fault("H8")

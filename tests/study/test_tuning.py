@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import fake_results as fake
 import numpy as np
 import pytest
 import small
@@ -87,7 +88,7 @@ def pretend(study: Study, run: Run, loss: float | None) -> None:
     """Write the record of a run that ended with a validation loss, or diverged."""
     status = {"status": "ok" if loss is not None else "diverged", "reason": None if loss is not None else "nan"}
     facts = {"run": run.to_json(), "best_valid_loss_nats": loss, "epochs": 3, "parameters": 100}
-    record = status | facts | {"provenance": {"parents": {}}}
+    record = status | facts | {"provenance": fake.provenance() | {"parents": {}}}
     artefacts.write_json(study.store.run_folder(run.path) / "done.json", record)
 
 

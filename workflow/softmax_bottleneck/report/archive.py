@@ -21,8 +21,8 @@ from typing import Any
 import pandas as pd
 
 from softmax_bottleneck.records import collect, integrity, records
-from softmax_bottleneck.report import archive_file, claims
-from softmax_bottleneck.report.archive_file import ENDING
+from softmax_bottleneck.report import archive_file, archive_rules, claims
+from softmax_bottleneck.report.archive_file import ENDING, StoredRun
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC, CorpusData
 from softmax_bottleneck.report.claims.verdict import Code, judge
 from softmax_bottleneck.report.source import bundled_dataset
@@ -321,15 +321,13 @@ def load(path: Path) -> FinishedStudy:
             runs.append(ArchivedRun(*place, run, values, one.history, one.epoch_ranks, one.spectrum))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
-    facts = (
-        stored.study,
-        stored.title,
-        machine(stored.hardware),
-        stored.corpora,
-        judged_again(map(dict, stored.claims), found),
-    )
+    by_corpus = stored.settings or _older_settings().get(stored.study, {})
+    settings = _settings(by_corpus, stored.runs, str(path))
+    archive_rules.check(archive_rules.Archive(stored, by_corpus), str(path))
+    verdicts = judged_again(map(dict, stored.claims), found)
+    facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora, verdicts, found, tuple(runs))
     planned = (tuple(map(dict, stored.tuned)), stored.contrasts, stored.missing)
-    return FinishedStudy(name, *facts, found, tuple(runs), *planned, _settings(stored, str(path)))
+    return FinishedStudy(name, *facts, *planned, settings)
 
 
 def judged_again(entries: Iterable[dict[str, Any]], found: records.Records) -> list[dict[str, Any]]:
@@ -354,11 +352,10 @@ def _older_settings() -> dict[str, Any]:
     return dict(json.loads(gzip.decompress(SETTINGS.read_bytes())))
 
 
-def _settings(stored: archive_file.ArchiveFile, where: str) -> dict[tuple[str, str], Run]:
-    """Return the settings of the models of an archive, by (corpus, model)."""
-    by_corpus = stored.settings or _older_settings().get(stored.study, {})
+def _settings(by_corpus: Mapping[str, Any], runs: Iterable[StoredRun], where: str) -> dict[tuple[str, str], Run]:
+    """Return {(corpus, model): a run with its settings}; `by_corpus` has {corpus: {model: content of run.json}}."""
     given = [(run, f"{where}: settings") for models in by_corpus.values() for run in models.values()]
-    given += [(one.run, f"{where}: {one.name}") for one in stored.runs]
+    given += [(one.run, f"{where}: {one.name}") for one in runs]
     return {(run.dataset, run.model): run for run in (Run.from_json(*one) for one in given)}
 
 

@@ -25,7 +25,7 @@ from softmax_bottleneck.study import Contrasts, read, schema
 ENDING = ".json.gz"
 MAX_BYTES = 1 << 24  # of the JSON text; the largest archive of the repository has 3 MB
 MAX_DEPTH, MAX_TEXT, MAX_INTEGER = 12, 10_000, 2**63 - 1
-AT_LEAST_ONE = {"parameters", "rank_press", "rank_rows", "rank_columns"}  # and every perplexity
+FIX = "Fix: write the archive again with `archive --study`, and do not edit it"
 MAX_VALUE = 1e30  # of a measured number; sums of larger numbers overflow
 
 Item = TypeVar("Item")
@@ -59,10 +59,6 @@ class Rows:
 
     def __post_init__(self) -> None:
         _check_lengths(self)
-        for index, (metric, value) in enumerate(zip(self.metric, self.value, strict=True)):
-            is_perplexity = "ppl" in metric.split("_") and not metric.startswith("excess")
-            if value < 1 and (is_perplexity or metric in AT_LEAST_ONE):
-                raise ValueError(f"value.{index}: {metric} is {value:g}. Expected at least 1")
 
 
 @schema.section
@@ -143,13 +139,20 @@ class Hardware(TypedDict, total=False):
 
 
 @pydantic.with_config(OPEN)
-class Environment(TypedDict, total=False):
+class Commit(TypedDict):
+    """The git commit of the code."""
+
+    commit: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
+
+
+@pydantic.with_config(OPEN)
+class Environment(TypedDict):
     """The git commit, versions and hardware of some of the runs."""
 
-    git: dict[str, Scalar]
+    git: Commit
     versions: dict[str, Text]
     hardware: Hardware
-    deterministic: schema.Flag
+    deterministic: NotRequired[schema.Flag]
 
 
 @pydantic.with_config(OPEN)
@@ -242,7 +245,7 @@ class ArchiveFile:
     digest: Annotated[str, Field(pattern="^[0-9a-f]{12,64}$")]
     command: schema.Line
     corpora: dict[str, str]
-    environments: list[Environment]
+    environments: Annotated[list[Environment], Field(min_length=1)]
     rows: Rows
     states: States
     stages: Stages
@@ -262,8 +265,11 @@ def parse(content: object, where: str) -> ArchiveFile:
         UserError: a key is missing or unknown, or a value is not allowed.
     """
     if fault := _limit_exceeded(content):
-        raise UserError(f"{where}: {fault.lstrip('.')}")
-    return read(ArchiveFile, content, where)
+        raise UserError(f"{where}: {fault.lstrip('.')}. {FIX}")
+    try:
+        return read(ArchiveFile, content, where)
+    except UserError as error:
+        raise UserError(f"{error}. {FIX}") from None
 
 
 def load(path: Path) -> ArchiveFile:
@@ -287,7 +293,7 @@ def load(path: Path) -> ArchiveFile:
         content = json.loads(text, parse_constant=_refuse)
     except (OSError, EOFError, ValueError, RecursionError) as error:
         reason = str(error) or type(error).__name__
-        raise DataError(f"{path}: no archive of a study ({reason:.200}); write it with `archive --study`") from None
+        raise DataError(f"{path}: no archive of a study ({reason:.200}). {FIX}") from None
     return parse(content, str(path))
 
 
