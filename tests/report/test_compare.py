@@ -46,6 +46,7 @@ def test_claims_and_heads_stand_side_by_side_with_the_hardware(finished: Path, m
     monkeypatch.chdir(finished)
     assert main(["compare", "fake", "fewer", "other/results", "--out", "side"]) == 0
     shown = capsys.readouterr().out
+    assert "…" not in shown  # no cell is cut in a pipe
     assert "fake: truth-demo" in shown and "other/results/fake: truth-demo" in shown and HARDWARE in shown
     rows = list(csv.DictReader((finished / "side" / "compare.csv").open(encoding="utf-8")))
     heads = {(row["study"], row["row"]): row["text"] for row in rows if row["table"] == "Heads"}

@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import gc
 import os
+import textwrap
 import time
 from contextlib import suppress
 from importlib import import_module
@@ -149,10 +150,10 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--reload": ("seconds after which the browser reloads the page", {"type": int, "metavar": "SECONDS"}),
     "--explain": ("show premises and intervals", SWITCH),
     "archived": ("archived studies, instead of --study", {"nargs": "*", "metavar": "NAME"}),
-    "number": ("corpus/model/metric, as the report shows it", {"metavar": "NUMBER"}),
+    "number": ("corpus/model/metric as the report shows it, or a table, as in 'Table 3'", {"metavar": "NUMBER"}),
     "studies": ("a name in results/ or of an archive, or a folder", {"nargs": "+", "metavar": "STUDY"}),
     "--out": ("folder to write to", PATH),
-    "--weights": ("also pack the weights", SWITCH),
+    "--weights": ("also pack the weights (verify: measure ranks from them again)", SWITCH),
     "--zip": ("write a zip file as well", SWITCH),
     "--unfinished": ("archive the finished runs of an unfinished study", SWITCH),
     "file": (argparse.SUPPRESS, {"nargs": "*", "metavar": ""}),  # for an error that names the options
@@ -173,7 +174,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 # --- commands: name -> function, options, help; first those for people, then the steps of the workflow ---------------
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
-VERIFY = STUDY + "--json --archive"
+VERIFY = STUDY + "--json --archive --weights"
 TRAIN = STUDY + "--run --diverged-ok" + RESUMABLE
 RANK = """file --hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
     --price --compare --out"""
@@ -186,7 +187,11 @@ COMMANDS = {
     "partial": ("extras.results:write_partial", STUDY + "--reload", "write the interim report of an unfinished study"),
     "claims": ("extras.results:print_claims", STUDY + "--explain archived", "print the verdicts on the papers' claims"),
     "number": ("extras.results:print_number", STUDY + "number", "print a number with its definition, seeds and files"),
-    "archive": ("extras.results:write_archive", STUDY + "--unfinished", "pack a finished study into report/evidence"),
+    "archive": (
+        "extras.results:write_archive",
+        STUDY + "--unfinished --weights",
+        "pack a finished study into report/evidence",
+    ),
     "compare": ("extras.results:compare_studies", "studies --out", "compare finished studies: claims, heads, hardware"),
     "verify": ("extras.results:verify_results", VERIFY, "list results that are missing, damaged or stale"),
     "repair": ("extras.results:repair_results", STUDY, "delete damaged results and what depends on them"),
@@ -212,12 +217,39 @@ COMMANDS = {
 }
 
 
+# An example of each command for people; `--help` lists these commands only.
+EXAMPLES = {
+    "plan": "--study config/paper.yaml",
+    "reproduce": "--study config/demo.yaml --cores 2",
+    "slurm": "--study config/paper.yaml",
+    "doctor": "--study config/paper.yaml",
+    "new-study": "--from my-texts --name mine",
+    "rank": "--model my-model --text my-text.txt",
+    "number": '"Table 3"',
+    "claims": "--explain demo-amd-epyc",
+    "compare": "demo rank-or-mixture-small",
+    "archive": "--study config/demo.yaml --weights",
+    "verify": "--study config/demo.yaml",
+    "repair": "--study config/demo.yaml",
+    "crate": "--study config/demo.yaml --zip",
+}
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    top = argparse.ArgumentParser(prog="softmax_bottleneck", description=__doc__, epilog=EPILOG)
-    commands = top.add_subparsers(required=True, metavar="COMMAND", dest="step")
+    lines = "\n".join(f"  {COMMANDS[name][2]}:\n    {name} {example}" for name, example in EXAMPLES.items())
+    steps = textwrap.fill(
+        f"Steps of the workflow, and other commands: {', '.join(name for name in COMMANDS if name not in EXAMPLES)}.",
+        100,
+    )
+    about = f"{__doc__}\nCommands, after `python -m softmax_bottleneck`:\n{lines}\n\n{steps}"
+    shape = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(
+        prog="softmax_bottleneck", description=about, epilog=textwrap.fill(EPILOG, 100), formatter_class=shape
+    )
+    commands = top.add_subparsers(required=True, metavar="COMMAND", dest="step", help="`COMMAND --help`: its options")
     for name, (_, options, about) in COMMANDS.items():
-        command = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=EPILOG)
+        command = commands.add_parser(name, description=f"{about[0].upper()}{about[1:]}.", epilog=EPILOG)
         for option in [*options.split(), "--log"]:
             text, settings = OPTIONS[option]
             command.add_argument(*option.split("|"), help=text, **settings)

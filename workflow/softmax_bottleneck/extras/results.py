@@ -6,13 +6,15 @@ progress.
 
 import argparse
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 from softmax_bottleneck.extras import reproduce
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.report import archive, claims, compare, render, report
-from softmax_bottleneck.store import artefacts, errors, progress
+from softmax_bottleneck.store import artefacts, errors, paths, progress
 from softmax_bottleneck.study import Study
 
 
@@ -80,10 +82,14 @@ def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -
 def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Pack a finished study, or with `--unfinished` its finished runs, into an archive without weights.
 
-    The archive is a file in report/evidence/studies.
+    The archive is a file in report/evidence/studies. With `--weights`, a second file beside it holds the weights.
     """
     path = archive.write(study, options.unfinished)
     missing = archive.load(path).missing
+    if options.weights:
+        from softmax_bottleneck.extras import archived_weights  # imports torch
+
+        say(f"wrote {archived_weights.write(study, path)}")
     say(f"wrote {path}" + (f"; {len(missing)} parts have not finished, such as {missing[0]}" if missing else ""))
 
 
@@ -102,7 +108,7 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
     Each entry of `options.studies` is the name of a study or archive, or a results folder.
     """
     tables = compare.side_by_side(compare.find_studies(options.studies))
-    print(compare.text(tables))
+    print(compare.text(tables) if sys.stdout.isatty() else compare.text(tables, widest=None))
     if options.out:
         artefacts.write_text(options.out / "compare.csv", compare.csv(tables))
         say(f"wrote {options.out / 'compare.csv'}")
@@ -111,23 +117,42 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
 def verify_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Print all results of a study that are missing, damaged or outdated, and all archives that cannot be read.
 
-    With `--archive FILE`, check only this archive of a study and print what it holds.
+    With `--archive FILE`, check only this archive of a study and print what it holds. With `--weights` as well, measure
+    its runs again from the weights beside it.
 
     Raises:
         IncompleteError: a problem was printed, or a planned run diverged or failed.
+        DataError: a number from the weights differs from the archived one.
         UserError: the archive cannot be read.
     """
     if options.archive:
-        archived = archive.load(options.archive)
-        content = archived.records
-        counts = f"{len(content.rows)} numbers, {len(content.states)} runs, {len(archived.claims)} verdicts"
-        return print(f"{options.archive}: sound; {archived.title} on {archived.hardware}: {counts}")
+        return _verify_archive(options.archive, study.store if options.weights else None)
+    if options.weights:
+        raise errors.UserError("verify: --weights: no archive is named. Expected --archive FILE as well")
     verification = verify.verify(study)
     verification = replace(verification, findings=(*verification.findings, *archive.findings()))
     print(json.dumps(verification.to_json(), indent=1) if options.json else verification.text())
     if not verification.complete:
         advice = "run `make repair`, then `make reproduce`"
         raise errors.IncompleteError(f"{study.name}: results are incomplete or damaged, see above; {advice}")
+
+
+def _verify_archive(path: Path, store: paths.Store | None) -> None:
+    """Check an archive and print what it holds; unless `store` is None, measure its runs again on the texts there."""
+    study = archive.load(path)
+    from softmax_bottleneck.extras import archived_weights  # imports torch
+
+    archived_weights.check_parameters(study, path)
+    counts = f"{len(study.records.rows)} numbers, {len(study.records.states)} runs, {len(study.claims)} verdicts"
+    print(f"{path}: sound; {study.title} on {study.hardware}: {counts}")
+    differing = []
+    for run_path, numbers in archived_weights.measure_again(path, store) if store else ():
+        for metric, (value, archived) in numbers.items():
+            if not archived_weights.is_close(metric, value, archived):
+                differing.append(f"{run_path}: {metric}: {value:g} from the weights (got {archived:g})")
+        print(run_path, *(f"{metric} {value:.6g} ({archived:.6g})" for metric, (value, archived) in numbers.items()))
+    if differing:
+        raise errors.DataError(f"{path}: {differing[0]}; {len(differing)} numbers contradict the weights")
 
 
 def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:

@@ -353,14 +353,15 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
-def text(tables: Tables) -> str:
-    """Return the tables as text for a terminal; cells longer than WIDEST are cut."""
+def text(tables: Tables, widest: int | None = WIDEST) -> str:
+    """Return the tables as text; cells longer than `widest` characters are cut for a terminal (None: no cell is)."""
     metrics = ", ".join(find(metric).words for metric in HEAD_METRICS)
     titles = {"Heads": f"Heads: {metrics}, finished and planned runs"}
     parts = []
     for title, table in tables.items():
         rows = [("", *table.columns), *table.itertuples(name=None)]
-        cut = pd.DataFrame([[c if len(c) <= WIDEST else f"{c[: WIDEST - 1]}…" for c in row] for row in rows])
+        limit = widest or max(len(cell) for row in rows for cell in row)
+        cut = pd.DataFrame([[c if len(c) <= limit else f"{c[: limit - 1]}…" for c in row] for row in rows])
         aligned = cut.apply(lambda column: column.str.ljust(column.str.len().max()))
         parts.append("\n".join([titles.get(title, title), *("  ".join(row).rstrip() for row in aligned.to_numpy())]))
     return "\n\n".join(parts)
