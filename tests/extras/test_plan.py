@@ -1,9 +1,11 @@
 """Hours of a plan against arithmetic by hand."""
 
+import re
 from pathlib import Path
 
 import pytest
 from softmax_bottleneck import study as config
+from softmax_bottleneck.extras import plan
 from softmax_bottleneck.study import costs
 from softmax_bottleneck.training import check
 
@@ -64,3 +66,19 @@ def test_a_dynamic_evaluation_by_hand(paper: config.Study) -> None:
     hours = costs.evaluation_hours(wanted, parameters, TOKENS, 10_000)
     assert hours["cpu"] == pytest.approx((static_s + followed_s + gathered_s) / 3600, rel=1e-12)
     assert hours["gpu"] < hours["cpu"]
+
+
+@pytest.mark.parametrize(("hours", "shown"), [
+    (0.0, "0"), (0.01, "0.6 min"), (0.5, "30 min"), (0.99, "59 min"), (1.0, "1.0 h"), (2080.2, "2,080.2 h"),
+])  # fmt: skip
+def test_hours_are_printed_as_minutes_below_one(hours: float, shown: str) -> None:
+    assert plan.duration(hours) == shown
+
+
+def test_a_plan_begins_with_what_is_left(paper: config.Study, priced: dict[str, tuple[int, costs.Cost]]) -> None:
+    count, done, gpu, cpu = re.findall(r"\d[\d,]*(?:\.\d)?", plan.text(paper).splitlines()[1])
+    assert (
+        int(done) == int(count) == len(paper.needed) + len(paper.finetuned) + len(paper.evaluations) + len(paper.units)
+    )
+    trained = sum(cost.hours("cpu") for path, (_, cost) in priced.items() if path in {run.path for run in paper.needed})
+    assert float(cpu.replace(",", "")) > trained and float(gpu.replace(",", "")) < trained

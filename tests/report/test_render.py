@@ -1,8 +1,10 @@
 """A number of the page, printed again with everything behind it."""
 
+import re
 from pathlib import Path
 
 import fake_results as fake
+import numpy as np
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
@@ -31,6 +33,21 @@ def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> N
     assert "(n = 3)" in text and "of the test text" in text
     assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_pl"]) == 2
     assert "did you mean 'truth-demo/mos/test_ppl'?" in capsys.readouterr().err
+
+
+def test_the_numbers_of_a_table_are_listed_by_its_name_in_the_paper(study, capsys) -> None:
+    collect.collect_to(study, study.store.study_folder(study.name))
+    table = next(one for one in study.experiments if one.id == "parthiban2021-table2")
+    mean = np.mean([fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == "mos"])
+    for name in ("Table 2", table.id):
+        assert main(["number", "--study", "study.yaml", name]) == 0
+        first, *lines = capsys.readouterr().out.splitlines()
+        assert first.startswith(f"{table.id}: ") and len(lines) == len(set(lines))
+        shown = {line.split()[0].rstrip(":"): line for line in lines}
+        assert re.search(rf": {mean:.2f} ± .* \(n = 3\)$", shown["truth-demo/mos/test_ppl"])
+        columns = {column.metric for column in table.columns}
+        assert {key.split("/")[1] for key in shown} == set(table.models)
+        assert {key.split("/")[2] for key in shown} <= columns
 
 
 def test_without_results_the_command_that_makes_them_is_named(study, capsys) -> None:

@@ -50,8 +50,11 @@ def text(study: Study) -> str:
     """
     cost = check.costs(study)
     work = dict(_work(study, cost))
-    lines = [f"{study.name}: {study.title}", ""]
-    lines += [f"{'experiment':34} {'artefact':22} {'count':>5} {'done':>5} {'GPU h':>8} {'CPU h':>9} {'disk GB':>8}"]
+    left = [hours for hours in work.values() if not hours[0]]
+    gpu, cpu = (duration(sum(hours[kind] for hours in left)) for kind in (1, 2))
+    total = f"left: {len(left)} of {len(work)} runs, evaluations and fits: {gpu} of a GPU, or {cpu} of a CPU core"
+    lines = [f"{study.name}: {study.title}", total, ""]
+    lines += [f"{'experiment':34} {'artefact':22} {'count':>5} {'done':>5} {'GPU':>9} {'CPU':>9} {'disk GB':>8}"]
     rows = [(one.id, one.artefact, [run.path for run in study.runs_of(one)]) for one in study.experiments]
     if study.shown_tuned:
         rows += [("search", "one seed a point", [run.path for run in study.searched])]
@@ -66,7 +69,7 @@ def text(study: Study) -> str:
     for name in dict.fromkeys(unit.plan for unit in study.units):
         units = study.fits[name]
         lines += [_line(name, f"{units[0].kind}, {len(units[0].fits)} fits", (work[unit.path] for unit in units))]
-    hours = f"{'GPU h/run':>10} {'CPU h/run':>10} {'memory GB':>10}"
+    hours = f"{'GPU/run':>10} {'CPU/run':>10} {'memory GB':>10}"
     lines += ["", f"{'model':34} {'dataset':22} {'runs':>5} {'parameters':>15} {hours}"]
     labels = {run.path: (run.dataset, run.model) for run in needed}
     labels |= {run.path: (one.key[0], f"{one.key[1]}: search") for one in study.shown_tuned for run in one.runs}
@@ -74,7 +77,8 @@ def text(study: Study) -> str:
     for (dataset, model), run in {labels[run.path]: run for run in needed}.items():
         count, one = cost[run.path]
         line = f"{model:34} {dataset:22} {seeds[dataset, model]:5} {count:15,}"
-        line += f" {one.hours('gpu'):10.2f} {one.hours('cpu'):10.2f} {max(one.memory_gb, one.spectrum_gb):10.2f}"
+        line += f" {duration(one.hours('gpu')):>10} {duration(one.hours('cpu')):>10}"
+        line += f" {max(one.memory_gb, one.spectrum_gb):10.2f}"
         lines.append(line)
     basis = f"The first table has the hours still needed; those of runs include perplexities and ranks. {costs.BASIS}"
     return "\n".join([*lines, "", basis])
@@ -89,7 +93,14 @@ def _line(name: str, about: str, work: Iterable[Hours]) -> str:
     listed = list(work)
     left = [(gpu_h, cpu_h) for is_done, gpu_h, cpu_h in listed if not is_done]
     gpu_h, cpu_h = sum(gpu_h for gpu_h, _ in left), sum(cpu_h for _, cpu_h in left)
-    return f"{name:34} {about:22} {len(listed):5} {len(listed) - len(left):5} {gpu_h:8.1f} {cpu_h:9.1f}"
+    return f"{name:34} {about:22} {len(listed):5} {len(listed) - len(left):5} {duration(gpu_h):>9} {duration(cpu_h):>9}"
+
+
+def duration(hours: float) -> str:
+    """Return hours as text: `12.3 h`, `45 min`, or below ten minutes `3.1 min`; zero is `0`."""
+    if hours >= 1:
+        return f"{hours:,.1f} h"
+    return f"{60 * hours:.{0 if hours >= 1 / 6 else 1}f} min" if hours else "0"
 
 
 def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tuple[str, Hours]]:

@@ -316,13 +316,26 @@ def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
     Args:
         study: the study.
         results: the records of the study.
-        name: the name of the number, as `<corpus>/<model>/<metric>`, such as `ptb/mos/test_ppl`.
+        name: the name of the number, as `<corpus>/<model>/<metric>`, such as `ptb/mos/test_ppl`; or a table
+            whose numbers are listed, as `Table 3` or `parthiban2021-table3`.
 
     Raises:
-        UserError: the records have no number of this name.
+        UserError: the records have no number and the study no table of this name.
     """
     dataset, model, metric = (*name.split("/", 2), "", "")[:3]
     rows = results.rows[results.rows["run_id"] != ""]
+    tables = [one for one in study.experiments if name.lower() in (one.id, *one.artefact.lower().split(" and "))]
+    for table in tables:
+        yield f"{table.id}: {table.title}: results/{study.name}/{table.kind}s/{table.id}.csv"
+        shown = rows[rows["dataset"].isin(table.datasets) & rows["model"].isin(table.models)]
+        for metric in dict.fromkeys(column.metric for column in table.columns):
+            chosen = shown[shown["metric"] == metric]
+            for place, lines in records.groups(chosen, "dataset", "model", "metric", "condition"):
+                mean = Summary.of(lines["value"])
+                text = spread(mean.mean, mean.sd, metrics.find(metric).digits)
+                yield f"  {'/'.join(place[:3])} {place[3]}".rstrip() + f": {text} (n = {mean.n})"
+    if tables:
+        return
     chosen = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
     if chosen.empty:
         known = (rows["dataset"] + "/" + rows["model"] + "/" + rows["metric"]).unique()
