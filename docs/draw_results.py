@@ -79,7 +79,7 @@ KANAI = ("softmax", "relu", "sigmoid", "ss", "mos", "moss")  # heads of Kanai et
 WIDTHS = {"32": "-32", "64": "", "100": "-100"}  # width: end of the names of the archived runs of ptb-words
 WORDS = ("softmax", "ss", "gss", "lms-plif", "lms-plif-frozen", "moc", "mos", "mos-equal")
 FITTED = ("softmax", "mos", "lms")  # heads of Ganea et al. 2019, section 5.1
-ALL = "docs/evidence.md#every-head-in-every-setting"
+ALL = "#every-head-in-every-setting"
 END = "<!-- end of results -->"
 
 
@@ -121,11 +121,19 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
         "",
     ]
     for finding in found["findings"]:
-        name = finding["title"] if finding["is_named"] else f"{finding['title']} (exploratory)"
+        name = finding["title"] + (f" ({finding['kind']})" if finding["kind"] else "")
         lines.append(f"* **{name}.** {finding['short']} [Evidence](docs/evidence.md#{finding['id']})")
     figures = {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
     whole = findings.picture(contrasts.samples(studies)).svg()
     return [*lines, "", found["not_shown"], ""], figures | {FIGURES / "answer.svg": whole}
+
+
+def _change(contrast: contrasts.Contrast | None) -> str:
+    """Return a change with its interval, and the ratio of the sizes where they differ; a dash for None."""
+    if contrast is None:
+        return "—"
+    size = "" if contrast.is_equal_size else f", {numbers.number(contrast.size)} × parameters"
+    return contrast.short_text + size
 
 
 def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
@@ -135,10 +143,8 @@ def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
     rows = [["setting", "MoC", "MoS", "share of MoC", "time of MoS"]]
     for setting, one in mos.items():
         part = moc.get(setting)
-        size = "" if one.is_equal_size else f", {numbers.number(one.size)} × parameters"
         share = findings.share_text(part, one) if part else "—"
-        change = part.short_text if part else "—"
-        rows.append([setting.label, change, one.short_text + size, share, f"{one.time} ×"])
+        rows.append([setting.label, _change(part), _change(one), share, f"{one.time} ×"])
     rest = [one.change for one in evidence.against("MoS") if not one.ends]
     ends = " to ".join(f"{numbers.number(end(rest), 0, signed=True)}" for end in (min, max))
     lead = (
@@ -151,7 +157,7 @@ def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
     """Return the lines of docs/evidence.md with all numbers of every finding."""
     lines = []
     for finding in findings.answer(studies)["findings"]:
-        kind = "Named before the runs." if finding["is_named"] else "Exploratory."
+        kind = f"{finding['kind'] or 'named before the runs'}.".capitalize()
         studies_used = f"Archives: {', '.join(finding['studies'])}"
         overturned = f"Overturned by: {finding['overturn']}"
         items = [f"* {text}" for text in (finding["number"], overturned, *finding["details"], studies_used)]
@@ -164,7 +170,7 @@ def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
 def advice(heads: Mapping[str, Any]) -> list[str]:
     """Return the table of heads with exploratory estimates and costs, without perplexities."""
     recommendation = environment().get_template("claims.html.j2").module.recommendation
-    rows = [["head", "at equal size", "at equal time", "parameters", "time", "memory", "Press rank"]]
+    rows = [["head", "at equal size", "against a wider softmax", "parameters", "time", "memory", "Press rank"]]
     for row in heads["rows"]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
         estimates = [str(recommendation(row)).strip(), row["at_time"]]

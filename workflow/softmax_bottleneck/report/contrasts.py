@@ -145,9 +145,16 @@ class Sample:
         return math.exp(statistics.fmean(self.log_ppl.values())) if self.log_ppl else math.nan
 
     def mean(self, metric: str) -> float:
-        """Return the geometric mean of a positive metric over the runs at the chosen rate, or nan if none has it."""
-        values = [run.values[metric] for run in self.runs if run.rate == self.choice.value and metric in run.values]
-        return statistics.geometric_mean(values) if values else math.nan
+        """Return the geometric mean of a positive metric over seeds at the chosen rate, or nan if none has it.
+
+        Several runs of a seed count once, with their geometric mean.
+        """
+        by_seed: dict[int, list[float]] = {}
+        for run in self.runs:
+            if run.rate == self.choice.value and metric in run.values:
+                by_seed.setdefault(run.seed, []).append(run.values[metric])
+        seeds = [statistics.geometric_mean(values) for values in by_seed.values()]
+        return statistics.geometric_mean(seeds) if seeds else math.nan
 
     @cached_property
     def seconds(self) -> dict[str, list[float]]:

@@ -339,13 +339,15 @@ def equal_time(evidence: Evidence) -> Finding | None:
         return None
     main, rival = max(known, key=lambda pair: min(pair[0].n))
     wide = [one for one in lstms if one.setting == rival.baseline.model.setting]
+    softmax = Contrast("Softmax", rival.baseline, rival.model)
+    side = f"{numbers.number(abs(softmax.change), 1)} % {'lower' if softmax.change < 0 else 'higher'}"
     return Finding(
         state={1: HOLDS, -1: FAILS}.get(rival.sign, OPEN),
         number=_rival(rival),
         figure=DotPlot(_rows((), [*(rival for _, rival in known), *wide]), CHANGE),
         studies=[name for one in [*(rival for _, rival in known), *wide] for name in one.studies],
         is_named=False,
-        facts={"rival": Contrast("Softmax", rival.baseline, rival.model), "wide": wide[0] if wide else rival},
+        facts={"rival": softmax, "wide": wide[0] if wide else rival, "side": side},
         details=[
             *(_rival(other) for one, other in known if one is not main),
             *(f"At the rival’s width: {one.text}; single runs: {one.single_time} × seconds per epoch" for one in wide),
@@ -401,13 +403,15 @@ def verdict(found: Mapping[str, Finding]) -> str:
     """Return the answer: what the named findings say of rank.
 
     A gain of MoS over MoC, or of a pointwise head, speaks for rank; a gain of MoC over the softmax, or pointwise heads
-    without one, against. The answer is `either` unless all named findings that are not open point the same way.
+    without one, against. Unless all named findings that are not open point the same way, the answer is `mixed` if all
+    of its states are met, else `either`.
     """
     texts, states = TEXTS["answer"], {f"{name} {finding.state}" for name, finding in found.items()}
     if not any(finding.is_named for finding in found.values()):
         return str(texts["none"])
     leads = [texts[key]["text"] for key in ("for", "against") if states.intersection(texts[key]["if"])]
-    return str(leads[0] if len(leads) == 1 else texts["either"])
+    mixed = texts["mixed"]["text"] if states.issuperset(texts["mixed"]["if"]) else texts["either"]
+    return str(leads[0] if len(leads) == 1 else mixed)
 
 
 def not_shown(evidence: Evidence) -> str:
@@ -437,7 +441,8 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
 
         * `id`, `title`, `short`, `sentence`, `number`: texts; `short` is the finding in at most 20 words, `sentence`
           with all its numbers, and `number` the main number with its interval.
-        * `is_named`: True if its comparison was named before the runs; otherwise it is an exploratory estimate.
+        * `kind`: `exploratory` if no study named its comparison before the runs, `rates exploratory` if learning rates
+          were added after the first runs, otherwise empty.
         * `overturn`: the result that would refute the finding, as text.
         * `details`, `studies`, `claims`: lists of texts: further numbers, names of studies, and ids of related claims.
         * `svg`, `axis`, `alt`: the figure as SVG, the label of its axis, and its alternative text.
@@ -456,11 +461,18 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         "counts": counts(studies, evidence.found),
         "archives": {study.name: f"{study.title} ({study.hardware})" for study in studies},
         "picture": {"caption": TEXTS["picture"], "panels": scatter.printed},
-        "findings": [_printed(name, finding, axes[finding.figure.axis]) for name, finding in found.items()],
+        "findings": [_printed(name, finding, axes[finding.figure.axis], studies) for name, finding in found.items()],
     }
 
 
-def _printed(name: str, finding: Finding, rows: Sequence[Row]) -> dict[str, Any]:
+def _kind(finding: Finding, studies: Sequence[FinishedStudy]) -> str:
+    if not finding.is_named:
+        return "exploratory"
+    names = {study.study for study in studies if study.name in finding.studies}
+    return "rates exploratory" if names.intersection(TEXTS["notes"]) else ""
+
+
+def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return a finding as a dict of texts; the range of its figure is that of `rows`."""
     texts = TEXTS["findings"][name]
     figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS], range_rows=rows)
@@ -469,7 +481,7 @@ def _printed(name: str, finding: Finding, rows: Sequence[Row]) -> dict[str, Any]
         "title": texts["title"],
         "short": texts["short"][finding.state].format(**finding.facts),
         "sentence": " ".join(texts[key].format(**finding.facts) for key in (finding.state, *finding.more)),
-        "is_named": finding.is_named,
+        "kind": _kind(finding, studies),
         "number": finding.number,
         "overturn": texts["overturn"].format(weak=numbers.number(WEAK)),
         "details": list(finding.details),
