@@ -94,12 +94,16 @@ def test_without_a_driver_there_is_no_gpu(machine: Path) -> None:
     assert devices.VISIBLE_VARIABLE not in os.environ and not devices._held
 
 
-def test_a_lease_is_taken_once_and_in_no_batch_job(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
-    monkeypatch.setenv(devices.VISIBLE_VARIABLE, "0,1")
-    devices.lease_gpu()
-    assert not devices._held and os.environ[devices.VISIBLE_VARIABLE] == "0,1"
-    monkeypatch.delenv("SLURM_JOB_ID")
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_lease_is_taken_once_and_not_where_a_batch_job_has_one_gpu(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, batch: bool
+) -> None:
+    if batch:
+        monkeypatch.setenv("SLURM_JOB_ID", "4711")
+        monkeypatch.setenv(devices.VISIBLE_VARIABLE, "0")
+        devices.lease_gpu()
+        assert not devices._held and os.environ[devices.VISIBLE_VARIABLE] == "0"
+    monkeypatch.setenv(devices.VISIBLE_VARIABLE, "0,1")  # jobs of `make reproduce` inside one allocation
     devices.lease_gpu()
     devices.lease_gpu()
     assert len(devices._held) == 1 and os.environ[devices.VISIBLE_VARIABLE] == UUIDS[0]

@@ -3,7 +3,7 @@
 Such a lease is an operating-system lock on a file in the user's own subfolder of the folder for temporary files. The
 kernel releases the lock when the process ends, however it ends. The file is named after the GPU's UUID, which is the
 same in every process and project. Processes of other users, or with another TMPDIR, do not see the lease. In a batch
-job no GPU is leased, because the batch system has assigned the GPUs.
+job with one GPU none is leased, because the batch system has assigned it.
 
 A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
 runs at once (`train_together`). Each run has its own process and its own done.json, as if it were trained alone.
@@ -76,12 +76,13 @@ def visible_gpus() -> tuple[str, ...]:
 def lease_gpu(say: progress.Say = lambda line: None) -> None:
     """Lease a GPU and make it the only GPU that this process sees; wait while other processes have leased all GPUs.
 
-    Call this function before anything uses the GPU. It does nothing without a GPU, in a batch job, if this process has
-    a lease already, or if `train_together` has started this process and given it a GPU. `say` prints a line when a wait
-    begins (default: prints nothing).
+    Call this function before anything uses the GPU. It does nothing without a GPU, in a batch job with one GPU (the
+    batch system may share it between jobs), if this process has a lease already, or if `train_together` has started
+    this process and given it a GPU. `say` prints a line when a wait begins (default: prints nothing).
     """
-    given = GIVEN_VARIABLE in os.environ or any(variable in os.environ for variable in BATCH_VARIABLES)
-    gpus = () if _held or given else visible_gpus()
+    gpus = () if _held or GIVEN_VARIABLE in os.environ else visible_gpus()
+    if _in_batch_job() and len(gpus) == 1:
+        return
     folder = Path(tempfile.gettempdir()) / f"softmax-bottleneck-{os.getuid()}"
     waits = False
     if gpus:
@@ -102,6 +103,10 @@ def lease_gpu(say: progress.Say = lambda line: None) -> None:
             say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
             waits = True
         time.sleep(LOOK_EVERY_S)
+
+
+def _in_batch_job() -> bool:
+    return any(variable in os.environ for variable in BATCH_VARIABLES)
 
 
 def _make_private(folder: Path) -> None:
@@ -168,7 +173,7 @@ def train_together(
             child.send_signal(number)
 
     workflow.export_workflow()  # if this process is killed, the children notice it, save and stop
-    if device != "cpu":
+    if device != "cpu" and not _in_batch_job():
         lease_gpu(say)
     gpus = () if device == "cpu" else visible_gpus()
     with interrupt.signals_to(pass_on):
