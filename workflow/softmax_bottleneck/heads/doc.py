@@ -26,7 +26,7 @@ from softmax_bottleneck.store import schema
 
 @schema.section
 class Options:
-    """The options of the head, and as class variables what the paper fixes of a mixture of softmaxes.
+    """The options of the head. Class variables are the mixture options that the paper fixes.
 
     Attributes:
         components: number of softmaxes that read the last layer. K is this number plus `lower_components`.
@@ -57,26 +57,21 @@ class DOC(MoS):
 
     declaration = HEAD
 
-    def __init__(self, *, context_size: int, lower_size: int = 0, **given: Any) -> None:
-        super().__init__(context_size=context_size - lower_size, lower_size=lower_size, **given)
-        self.context_size, self.lower_size = context_size, lower_size
-        lower_components = self.options.lower_components
-        self.components = self.rows_per_token = self.components + lower_components
-        upper_size, lower_outputs = context_size - lower_size, lower_components * self.embedding_size
+    def _make_layers(self) -> None:
+        self.lower_size, lower_components = self.options.lower_size, self.options.lower_components
+        upper_size = self.context_size - self.lower_size
+        self.latent = nn.Linear(upper_size, self.components * self.embedding_size)
+        self.components += lower_components
         self.prior = nn.Linear(upper_size, self.components, bias=False)
-        self.lower_latent = nn.Linear(lower_size or upper_size, lower_outputs)
+        self.lower_latent = nn.Linear(self.lower_size or upper_size, lower_components * self.embedding_size)
 
-    def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode.
+    def _preactivations(self, h: Tensor) -> Tensor:
+        """Return U_k h_k + a_k of all components.
 
         Components that read the last layer come first along K, but the lower layer's state comes first in ``h``.
-        ``generator`` gives the random numbers of the dropout.
         """
         lower, upper = (h[..., : self.lower_size], h[..., self.lower_size :]) if self.lower_size else (h, h)
-        latent = torch.tanh(torch.cat([self.latent(upper), self.lower_latent(lower)], -1))
-        if self.training and self.dropout_latent > 0.0:
-            latent = latent * self._mask(latent, generator)
-        return latent.reshape(-1, self.components, self.embedding_size)
+        return torch.cat([self.latent(upper), self.lower_latent(lower)], -1)
 
     def log_prior(self, h: Tensor) -> Tensor:
         """Return the logarithms [N, K] of the mixture weights, which depend on the last layer's state in ``h`` only."""

@@ -25,25 +25,33 @@ class MixtureHead(Head):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        options, context_size = self.options, self.context_size
-        self.components = components = options.components
+        options = self.options
+        self.components = options.components
         self.dropout_latent = options.dropout_latent
         self.locked_dropout = options.locked_dropout
-        self.prior = nn.Linear(context_size, components, bias=False)
-        self.latent = nn.Linear(context_size, components * self.embedding_size)
+        self._make_layers()
         self.reset_decoder()
         self.pointwise = heads.build_pointwise(options.pointwise, options.pointwise_options)
         self.prior_pointwise = heads.build_pointwise(options.prior, {})
+
+    def _make_layers(self) -> None:
+        """Create the layers that sample initial weights before the decoder does."""
+        self.prior = nn.Linear(self.context_size, self.components, bias=False)
+        self.latent = nn.Linear(self.context_size, self.components * self.embedding_size)
 
     def latents(self, h: Tensor, generator: torch.Generator | None) -> Tensor:
         """Return the latent context vectors [N, K, E] of ``h`` [N, D] or [T, B, D], with dropout in train mode.
 
         ``generator`` draws the dropout mask; None stands for torch's default generator.
         """
-        latent = torch.tanh(self.latent(h))
+        latent = torch.tanh(self._preactivations(h))
         if self.training and self.dropout_latent > 0.0:
             latent = latent * self._mask(latent, generator)
         return latent.reshape(-1, self.components, self.embedding_size)
+
+    def _preactivations(self, h: Tensor) -> Tensor:
+        """Return U_k h + a_k of all components, [N, K E] or [T, B, K E]."""
+        return self.latent(h)  # type: ignore[no-any-return]
 
     def log_prior(self, h: Tensor) -> Tensor:
         """Return the logarithms [N, K] of the mixture weights of each token, for ``h`` [N, D] or [T, B, D]."""
