@@ -5,6 +5,7 @@ import torch
 from softmax_bottleneck import heads
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.training import model
+from softmax_bottleneck.training.trainer import penalties
 from tiny_runs import make_run
 
 PTB, WT2 = 10_000, 33_278
@@ -64,13 +65,21 @@ def test_a_head_may_read_the_input_of_the_last_layer(body, lower_size):
     read = []
     built.body.layers[-1].register_forward_pre_hook(lambda _, given: read.append(given[0]))
     output = built(ids, built.initial_state(2))
-    below_TBD, last_TBD = output.dropped_TBD.split([lower_size, 6], 2)
+    below_TBD, last_TBD = output.head_input_TBD.split([lower_size, 6], 2)
     assert torch.equal(last_TBD, output.raw_TBD) and torch.equal(below_TBD, output.below_TBD)
     if read:  # an LSTM's kernel is called without its module
         assert torch.equal(below_TBD, read[0])
-    assert built.head.log_probs(output.dropped_TBD).shape == (4, 11)
+    assert built.head.log_probs(output.head_input_TBD).shape == (4, 11)
     with pytest.raises(UserError, match=f"lower_size: 5 must be what the body's last layer reads, {lower_size}"):
         model.build(make_run("doc", options={"lower_size": 5}, **body), 11)
+
+
+def test_the_activation_penalty_is_on_the_last_layer_only():
+    run = make_run("doc", options={"lower_size": 7}, activation_penalty=1, temporal_penalty=0, **SMALL)
+    built = model.build(run, 11).train()
+    output = built(torch.tensor([[1, 2], [3, 4]]), built.initial_state(2))
+    last_TBD = output.head_input_TBD[..., 7:].detach().double().numpy()
+    assert penalties(output, run.schedule).item() == pytest.approx((last_TBD**2).mean())
 
 
 def test_embedding_is_the_decoder():

@@ -37,6 +37,6 @@ def test_plateaus_divide_the_learning_rate(losses) -> None:
     for loss in losses:
         expected, lowest = (expected, loss) if loss < lowest else (expected / 2, lowest)
         is_best.append(loss == lowest and loss not in losses[: len(is_best)])
-    assert schedules.rate(schedule, is_best) == expected
+    assert schedules.decay(schedule, is_best) == expected / 8
     assert schedules.chunk_scale(schedule, 6, schedules.decay(schedule, is_best)) == expected / 16
-    assert schedules.rate(dataclasses.replace(schedule, optimizer="sgd"), is_best) == 8.0
+    assert schedules.decay(dataclasses.replace(schedule, optimizer="sgd"), is_best) == 1.0

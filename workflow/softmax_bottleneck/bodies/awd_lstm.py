@@ -173,7 +173,7 @@ def _run_layers(
         if stream is not None:
             main.wait_stream(stream)
     raw_TBD, x_TBD, below_TBD = pieces[0] if len(pieces) == 1 else map(torch.cat, zip(*pieces, strict=True))
-    return BodyOutput(raw_TBD, x_TBD, tuple(hidden), below_TBD)
+    return BodyOutput(raw_TBD, x_TBD, tuple(hidden), below_TBD, head_input_TBD=x_TBD)
 
 
 @cache

@@ -20,12 +20,15 @@ class BodyOutput(NamedTuple):
         dropped_TBD: the last layer's output after dropout.
         state: the state with which the next chunk starts.
         below_TBD: the input of the last layer. Its width may differ from D.
+        head_input_TBD: what the head reads: `dropped_TBD`, or below + dropped for a head with `lower_size`. A body
+            gives `dropped_TBD`; the language model knows the head.
     """
 
     raw_TBD: Tensor
     dropped_TBD: Tensor
     state: State
-    below_TBD: Tensor = torch.empty(0)
+    below_TBD: Tensor
+    head_input_TBD: Tensor
 
 
 def keep_mask(shape: tuple[int, ...], dropout: float, like: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -114,7 +114,7 @@ class Transformer(Body):
         for layer in self.layers:
             below_TBD, x_TBD = x_TBD, layer(x_TBD, later_TT, generator)
         dropped_TBD = dropped(x_TBD, self.dropout_output, generator) if self.training else x_TBD
-        return BodyOutput(x_TBD, dropped_TBD, (), below_TBD)
+        return BodyOutput(x_TBD, dropped_TBD, (), below_TBD, head_input_TBD=dropped_TBD)
 
 
 class _Layer(nn.Module):

@@ -64,7 +64,7 @@ def body_segments(
         stop = min(start + segment, len(ids_LB) - 1)
         out = model(ids_LB[start:stop], state)
         state = out.state
-        yield out.dropped_TBD, ids_LB[start + 1 : stop + 1]
+        yield out.head_input_TBD, ids_LB[start + 1 : stop + 1]
 
 
 def hidden_states(model: LanguageModel, ids_T: NDArray[np.int32], bptt: int) -> Contexts:

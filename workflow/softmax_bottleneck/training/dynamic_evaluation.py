@@ -123,7 +123,7 @@ class Reading:
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
         self.hidden = tuple((h_1BH.detach(), c_1BH.detach()) for h_1BH, c_1BH in output.state)
         self.position = stop
-        self.use(self.model.head.losses(output.dropped_TBD, targets_N, generator=None))
+        self.use(self.model.head.losses(output.head_input_TBD, targets_N, generator=None))
 
     def use(self, losses: RowNLL) -> None:
         """Process the losses of a segment, in nats: one per predicted token (`nll_N`), and their sum (`total`).

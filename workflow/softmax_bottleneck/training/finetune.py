@@ -68,10 +68,8 @@ class Finetuner(Trainer):
     """
 
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:
-        super().__init__(run, corpus, device)
+        super().__init__(run, corpus, device, data_seed=derive(run.seed, "finetune"))
         models.load_weights(self.model, dict(weights))
-        self.data_seed = derive(run.seed, "finetune")  # chunk lengths and masks differ from training
-        self._begin_epoch()
         loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, divisor=self.schedule.loss_divisor)
         self.best = Best(0, loss, {name: tensor.to(device, copy=True) for name, tensor in weights.items()})
 

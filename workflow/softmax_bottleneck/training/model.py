@@ -41,16 +41,15 @@ class LanguageModel(nn.Module):
             self.body.embedding.weight = self.head.decoder.weight
 
     def forward(self, tokens_TB: Tensor, state: State, *, generator: torch.Generator | None = None) -> BodyOutput:
-        """Return the body's output for a chunk of tokens; its field `dropped_TBD` [T, B, D] is the input of the head.
+        """Return the body's output for a chunk of tokens; its field `head_input_TBD` is the input of the head.
 
-        `state` is the body's state before the chunk. `generator` gives the random numbers of dropout in train mode.
-        `dropped_TBD` is the output of the body's last layer after dropout. A head with `lower_size` > 0 also reads the
-        input of the last layer. For such a head, `dropped_TBD` has the shape [T, B, `lower_size` + D]: the layer's
-        input comes first on the last axis, then the layer's output.
+        `state` is the body's state before the chunk. `generator` gives the random numbers of dropout in train mode. A
+        head with `lower_size` > 0 reads [T, B, `lower_size` + D]: on the last axis, the input of the body's last layer
+        comes first, then `dropped_TBD`. Any other head reads `dropped_TBD`.
         """
         output = self.body.forward(tokens_TB, state, generator=generator)
         if self.head.lower_size:
-            output = output._replace(dropped_TBD=torch.cat([output.below_TBD, output.dropped_TBD], 2))
+            output = output._replace(head_input_TBD=torch.cat([output.below_TBD, output.dropped_TBD], 2))
         return output
 
     def initial_state(self, batch_size: int) -> State:

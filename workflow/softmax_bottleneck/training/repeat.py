@@ -65,5 +65,5 @@ def accuracy(model: LanguageModel, ids_LB: Tensor) -> float:
     """Return the share of the tokens after the first of each sequence that the model, in evaluation mode, predicts."""
     model.eval()
     output = model(ids_LB[:-1], model.initial_state(ids_LB.shape[1]))
-    predicted_N = model.head.log_probs(output.dropped_TBD).argmax(1)
+    predicted_N = model.head.log_probs(output.head_input_TBD).argmax(1)
     return float((predicted_N == ids_LB[1:].flatten()).double().mean())

@@ -1,7 +1,7 @@
 """The learning rate of a run, the lengths of its chunks, and the epoch from which it averages weights.
 
-All functions are pure: they depend on the schedule and on the validation losses of the finished epochs alone. The step
-size for a chunk of T drawn tokens is
+All functions are pure: they depend on the schedule, and on the validation losses of the finished epochs or on which of
+these were the lowest so far. The step size for a chunk of T drawn tokens is
 
     learning_rate * decay * T / bptt        (Merity, Keskar and Socher 2018, section 5)
 
@@ -37,14 +37,9 @@ def decay(schedule: Schedule, is_best: Sequence[bool]) -> float:
     return float(schedule.plateau_factor ** -(len(is_best) - sum(is_best)))
 
 
-def rate(schedule: Schedule, is_best: Sequence[bool]) -> float:
-    """Return the learning rate of the next epoch for a chunk of `bptt` tokens; `is_best` as for `decay`."""
-    return schedule.learning_rate * decay(schedule, is_best)
-
-
-def chunk_scale(schedule: Schedule, drawn: int, decay: float) -> float:
-    """Return the factor of all learning rates for a chunk with `drawn` tokens, in an epoch with this `decay`."""
-    return decay * drawn / schedule.bptt
+def chunk_scale(schedule: Schedule, drawn: int, factor: float) -> float:
+    """Return the factor of all learning rates for a chunk of `drawn` tokens; `factor` is the `decay` of its epoch."""
+    return factor * drawn / schedule.bptt
 
 
 # --- averaging ------------------------------------------------------------------------------------------------------

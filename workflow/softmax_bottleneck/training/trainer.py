@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from softmax_bottleneck.study import Run, Schedule
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import optim
 from softmax_bottleneck.training.graphs import Replayed, Results, cuda_capture
-from softmax_bottleneck.training.schedule import averages_from, chunk_scale, decay, plan_epoch, rate
+from softmax_bottleneck.training.schedule import averages_from, chunk_scale, decay, plan_epoch
 
 BLOCK = 200  # updates per block of the published train perplexity
 DIVERGED_PPL = 10  # perplexity limit, as a multiple of the vocabulary size
@@ -128,7 +128,7 @@ def evaluate(
     ids_LB: Tensor,
     chunk: int,
     on_chunk: Callable[[], object] = lambda: None,
-    divisor: str = "length",
+    divisor: Literal["length", "targets"] = "length",
 ) -> float:
     """Return the loss per token of a text in nats, with the model in evaluation mode.
 
@@ -150,7 +150,8 @@ def evaluate(
         stop = min(start + chunk, rows - 1)
         output = model(ids_LB[start:stop], state)
         state = output.state
-        total += model.head.nll(output.dropped_TBD, ids_LB[start + 1 : stop + 1].reshape(-1)).sum(dtype=torch.float64)
+        nll_N = model.head.nll(output.head_input_TBD, ids_LB[start + 1 : stop + 1].reshape(-1))
+        total += nll_N.sum(dtype=torch.float64)
         on_chunk()
     return total.item() / ((rows - (divisor == "targets")) * columns)
 
@@ -184,7 +185,11 @@ class Best:
 class Trainer:
     """The training of a run in progress: model, optimiser, position and results.
 
-    The constructor takes the run, its corpus and the device to train on.
+    Args:
+        run: the run.
+        corpus: token ids of its corpus.
+        device: the device to train on.
+        data_seed: seed of chunk lengths and dropout masks; by default the run's seed.
 
     Attributes:
         pieces: the training text, as a list of tensors [L, B]. Their number is the schedule's `pieces`, by default one.
@@ -198,7 +203,7 @@ class Trainer:
         replayed: the update function that replays CUDA graphs; None without CUDA graphs.
     """
 
-    def __init__(self, run: Run, corpus: Corpus, device: torch.device) -> None:
+    def __init__(self, run: Run, corpus: Corpus, device: torch.device, data_seed: int | None = None) -> None:
         self.run, self.schedule, self.device = run, run.schedule, device
         pieces = np.array_split(corpus.train, run.schedule.pieces)
         self.pieces = [stream(piece, run.schedule.batch_size, device) for piece in pieces]
@@ -206,7 +211,7 @@ class Trainer:
         self.vocabulary_size = corpus.vocabulary_size
         self.model = models.build(run, corpus.vocabulary_size, device)
         self.model.head.set_precision(run.schedule.precision)
-        self.data_seed = run.seed  # decides chunk lengths and dropout masks
+        self.data_seed = run.seed if data_seed is None else data_seed
         self.graphs_refused = ""  # why the capture of an update failed; empty if none failed
         self.optimise_by(optim.ASGD if averages_from(run.schedule, ()) == 1 else optim.SGD)
         self.place = Place()
@@ -272,7 +277,7 @@ class Trainer:
         the norm before clipping.
         """
         output = self.model(rows_LB[:-1], self.hidden, generator=self.dropout)
-        nll = self.model.head.mean_nll(output.dropped_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
+        nll = self.model.head.mean_nll(output.head_input_TBD, rows_LB[1:].reshape(-1), generator=self.dropout)
         self.optimiser.zero_grad()
         torch.autograd.backward(nll + penalties(output, self.schedule))
         norm = self.optimiser.clip(self.schedule.clip)
@@ -307,8 +312,16 @@ class Trainer:
         """
         reached_end = self.chunks[-1].start + self.chunks[-1].drawn >= len(self.train_LB)
         self.tally.close(keep=reached_end)
-        earlier = [row["valid_loss_nats"] for row in self.rows]
-        to_beat = earlier + ([self.best.valid_loss] if self.best else [])  # finetuning starts with a best loss
+        valid_loss, is_best = self._validate(on_chunk)
+        row = self._log_line(valid_loss, is_best, wall_s)
+        self.rows.append(row)
+        self._advance()
+        return row
+
+    def _validate(self, on_chunk: Callable[[], object]) -> tuple[float, bool]:
+        """Return the validation loss in nats, and whether it is the lowest so far; copy the weights to be tested."""
+        to_beat = [row["valid_loss_nats"] for row in self.rows]
+        to_beat += [self.best.valid_loss] if self.best else []  # finetuning starts with a best loss
         with self.optimiser.swapped() if isinstance(self.optimiser, optim.ASGD) else nullcontext():
             valid_loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, on_chunk, self.schedule.loss_divisor)
             self._refuse_absurd(valid_loss)
@@ -316,19 +329,24 @@ class Trainer:
             if is_best or self.schedule.tested_weights == "last":
                 weights = {name: tensor.detach().clone() for name, tensor in models.weights(self.model).items()}
                 self.best = Best(self.place.epoch, valid_loss, weights)
-        row = {
+        return valid_loss, is_best
+
+    def _log_line(self, valid_loss: float, is_best: bool, wall_s: float) -> dict[str, Any]:
+        return {
             "epoch": self.place.epoch,
             "phase": "asgd" if self.optimiser.averaged else "sgd",
             "train_ppl": perplexity(self.tally.mean()),
             "valid_loss_nats": valid_loss,
             "valid_ppl": perplexity(valid_loss),
-            "lr": rate(self.schedule, [row["best"] for row in self.rows]),
+            "lr": self.schedule.learning_rate * self.decay,
             "wall_s": round(wall_s, 3),
             "steps": len(self.chunks),
             "best": is_best,
         }
-        self.rows.append(row)
-        starts = averages_from(self.schedule, [*earlier, valid_loss])
+
+    def _advance(self) -> None:
+        """Prepare the next epoch: the optimiser, the place, the state of the body, the tally and the chunks."""
+        starts = averages_from(self.schedule, [row["valid_loss_nats"] for row in self.rows])
         if not self.optimiser.averaged and starts == self.place.epoch + 1:
             self.switch_epoch = self.place.epoch
             self.optimise_by(optim.ASGD)
@@ -336,7 +354,6 @@ class Trainer:
         self._carry(self.model.initial_state(self.schedule.batch_size))
         self.tally = Tally(self.device)
         self._begin_epoch()
-        return row
 
     def _refuse_absurd(self, valid_loss: float) -> None:
         if not math.isfinite(valid_loss):
