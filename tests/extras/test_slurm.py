@@ -217,5 +217,5 @@ def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
         measure_step(study, planned.path, small.quiet)
     found = collect.collect(study)
     assert found.counts()["ok"] == 4 and found.counts()["mixed hardware"] == 0
-    (warning,) = found.mixtures()
+    (warning,) = found.hardware_warnings()
     assert "A100" in warning and "V100" in warning

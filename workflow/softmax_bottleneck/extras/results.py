@@ -22,7 +22,7 @@ from softmax_bottleneck.study import Study
 def collect_records(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Collect the records of all runs and write them to the study's folder; warn if runs mix kinds of hardware."""
     results = collect.collect_to(study, study.store.study_folder(study.name))
-    for warning in results.mixtures():
+    for warning in results.hardware_warnings():
         say(f"warning: {warning}")
     counts = ", ".join(f"{state} {number}" for state, number in results.counts().items())
     say(f"{study.name}: {len(results.rows)} records; runs: {counts}")

@@ -4,15 +4,19 @@ The plan of the study names the folder of every run, so results of other setting
 run gets a state, such as `ok`, and a reason (see `Reading.state`). Only runs in the states `ok` and `missing` have
 numbers in the records. A trained run stays `missing` until its perplexities and ranks are measured. The numbers that a
 `missing` run already has are in the records, and count in the means of tables and figures.
+
+Suffix: K singular values.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from softmax_bottleneck.records import integrity, records
 from softmax_bottleneck.records.integrity import RunFiles, is_number, mapping
@@ -30,6 +34,8 @@ DETAILS = {
     "function": ("measure", "function"),
     "epoch_ranks": ("epochs_rank", "rows"),
 }
+SPECTRUM_POINTS = 200  # evenly spaced points of a thinned spectrum
+SPECTRUM_START = 100  # largest singular values, all of which a thinned spectrum has
 RANK_FACTS = {"m": "rank_rows", "n": "rank_columns", "tolerance": "rank_tolerance", "sigma_max": "sigma_max"}
 
 
@@ -173,7 +179,7 @@ def collect(study: Study) -> Records:
             # A spectrum may drop at the measured ranks, and at d + 2, the largest rank of a softmax on d dimensions.
             ranks = mapping(files.contents.get("rank", {}).get("metrics")).values()
             cliffs = [*(int(rank) for rank in ranks if is_number(rank)), files.run.body.embedding_size + 2]
-            spectra[path] = records.thinned(files.sigma_K, cliffs)
+            spectra[path] = thinned(files.sigma_K, cliffs)
     environments: list[dict[str, Any]] = []
     for result in (*(reading.found.contents.get("done", {}) for reading in readings), synthetic):
         block = mapping(result.get("provenance"))
@@ -194,6 +200,24 @@ def collect(study: Study) -> Records:
         corpora={name: artefacts.read_json(path) for name, path in corpora.items() if artefacts.is_sound(path)},
     )
     return replace(results, verification=integrity.inspect_study(study, runs, results).to_json())
+
+
+def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
+    """Return selected singular values for plots, as an array [2, K]: their indices from 1, and the values.
+
+    The selection has the SPECTRUM_START largest values, the values at SPECTRUM_POINTS evenly spaced indices, and the
+    values at the indices c - 1 to c + 3 for each c in `cliffs`. An index that is selected twice appears once.
+
+    Args:
+        sigma_K: all singular values, in descending order.
+        cliffs: indices (from 1) after which the singular values may drop sharply, such as a measured rank.
+    """
+    count = len(sigma_K)
+    even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)
+    index = {*range(min(SPECTRUM_START, count)), *even.tolist()}
+    index |= {near for cliff in cliffs for near in range(cliff - 2, cliff + 3) if 0 <= near < count}
+    index_K = np.array(sorted(index), dtype=np.int64)
+    return np.stack([index_K + 1.0, sigma_K[index_K]])
 
 
 def collect_to(study: Study, folder: Path) -> Records:

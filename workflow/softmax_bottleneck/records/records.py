@@ -4,11 +4,11 @@ The step `collect` creates and saves them. Tables, figures, claims and the repor
 """
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,20 @@ FINETUNED, DYNAMIC, SEARCH = "finetuned", "dynamic", "search"
 STATES = ("ok", "diverged", "failed", "missing", "stale", "unsound")
 UNLEARNED = 0.95  # share of the unigram model's perplexity above which a run has learned little but word frequencies
 CURVE_COLUMNS = ("path", "epoch", "phase", "train_ppl", "valid_ppl")
+
+
+class Doubts(NamedTuple):
+    """Numbers of doubtful dynamic evaluations.
+
+    Attributes:
+        at_edge: evaluations whose chosen step size or decay is on an edge of the grid, so that a better one may exist.
+        damaging: evaluations whose choice improves the validation text and damages the test text.
+        runs: all evaluations.
+    """
+
+    at_edge: int
+    damaging: int
+    runs: int
 
 
 @dataclass(frozen=True)
@@ -104,23 +118,16 @@ class Records:
                           if is_unlearned(ppl, unigram.get(seed, math.inf))}  # fmt: skip
         return frozenset(runs)
 
-    def dynamic_doubts(self, dataset: str, model: str) -> tuple[int, int, int]:
-        """Return the numbers of doubtful dynamic evaluations of a model: (choice on an edge, text damaged, all).
-
-        The choice of the step size or decay may lie on an edge of the grid, so that a better one may exist. Or the
-        chosen one improves the validation text and damages the test text.
-        """
+    def dynamic_doubts(self, dataset: str, model: str) -> Doubts:
+        """Return the numbers of doubtful dynamic evaluations of a model."""
         names = ("dynamic_at_edge", "valid_gain", "test_gain")
         edge, valid, test = (self.values(dataset, model, name, DYNAMIC) for name in names)
-        apart = sum(gain > 0 > test.get(seed, 0.0) for seed, gain in valid.items())
-        return sum(value > 0 for value in edge.values()), apart, len(valid)
+        damaging = sum(gain > 0 > test.get(seed, 0.0) for seed, gain in valid.items())
+        return Doubts(sum(value > 0 for value in edge.values()), damaging, len(valid))
 
     def planned(self, dataset: str, model: str, stage: str = "") -> pd.DataFrame:
-        """Return the rows of the planned runs of a model on one dataset.
-
-        The rows are from `states` if `stage` is empty. If `stage` is `finetuned` or `dynamic`, they are from `stages`.
-        """
-        return self._planned.get((stage, dataset, model), self.states.iloc[:0])
+        """Return the rows of `all_stages` for a model's planned runs of one stage on one dataset."""
+        return self._planned.get((stage, dataset, model), self.all_stages.iloc[:0])
 
     @cached_property
     def all_stages(self) -> pd.DataFrame:
@@ -129,8 +136,7 @@ class Records:
 
     @cached_property
     def _planned(self) -> dict[tuple[Hashable, ...], pd.DataFrame]:
-        both = (self.states.assign(stage=""), self.stages)
-        return {key: rows for frame in both for key, rows in frame.groupby(["stage", "dataset", "model"], sort=False)}
+        return dict(iter(self.all_stages.groupby(["stage", "dataset", "model"], sort=False)))
 
     def curve(self, path: str) -> list[dict[str, Any]]:
         """Return the epoch log of the run at `path`: one dict with the keys CURVE_COLUMNS per epoch, in order."""
@@ -173,7 +179,7 @@ class Records:
         keys = ["dataset", "model", "seed", "run_id"]
         return rows.assign(name=names).pivot(index=keys, columns="name", values="value").reset_index()
 
-    def mixtures(self) -> list[str]:
+    def hardware_warnings(self) -> list[str]:
         """Return a warning for every corpus whose runs were computed on several kinds of hardware."""
         warnings = []
         for dataset, runs in self.states[self.states["hardware"] != ""].groupby("dataset", sort=False):
@@ -248,28 +254,6 @@ def load(folder: Path) -> Records:
         stages=pd.DataFrame(rest["stages"], columns=list(STAGE_COLUMNS)),
         **{name: rest[name] for name in PLAIN},
     )
-
-
-SPECTRUM_POINTS = 200  # evenly spaced points of a thinned spectrum
-SPECTRUM_START = 100  # largest singular values, all of which a thinned spectrum has
-
-
-def thinned(sigma_K: NDArray[np.float64], cliffs: Sequence[int]) -> NDArray[np.float64]:
-    """Return selected singular values for plots, as an array [2, K]: their indices from 1, and the values.
-
-    The selection has the SPECTRUM_START largest values, the values at SPECTRUM_POINTS evenly spaced indices, and the
-    values at the indices c - 1 to c + 3 for each c in `cliffs`. An index that is selected twice appears once.
-
-    Args:
-        sigma_K: all singular values, in descending order.
-        cliffs: indices (from 1) after which the singular values may drop sharply, such as a measured rank.
-    """
-    count = len(sigma_K)
-    even = np.linspace(0, count - 1, min(SPECTRUM_POINTS, count)).round().astype(int)
-    index = {*range(min(SPECTRUM_START, count)), *even.tolist()}
-    index |= {near for cliff in cliffs for near in range(cliff - 2, cliff + 3) if 0 <= near < count}
-    index_K = np.array(sorted(index), dtype=np.int64)
-    return np.stack([index_K + 1.0, sigma_K[index_K]])
 
 
 def to_csv(frame: pd.DataFrame, digits: int | None = None) -> str:

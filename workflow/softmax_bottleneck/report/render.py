@@ -275,7 +275,7 @@ def facts_of(study: Study, results: records.Records) -> list[tuple[str, str]]:
         ("Code", _distinct(commits)),
         ("Versions", _distinct(", ".join(f"{name} {number}" for name, number in own.items()) for own in versions)),
         ("Hardware", _distinct(sorted(set(results.states["hardware"])) or [archive.machines(results)])),
-        *(("Mixed hardware", warning) for warning in results.mixtures()),
+        *(("Mixed hardware", warning) for warning in results.hardware_warnings()),
         ("Files read", f"{len(results.parents)} result files, each checked against its sha256"),
         ("Training time", f"{len(trained)} runs: {trained['wall_s'].sum() / 3600:.2f} h"),
         ("Verified", f"{results.verification.get('files', 0)} files hashed again; {damage or 'all are intact'}"),

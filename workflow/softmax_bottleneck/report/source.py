@@ -363,7 +363,7 @@ class Source:
 
     def _dynamic_warning(self, dataset: str, model: str) -> str:
         """Return a warning about doubtful choices of dynamic evaluation, or "" (see `Records.dynamic_doubts`)."""
-        edge, apart, runs = self.records.dynamic_doubts(dataset, model)
-        at_edge = f"{edge} of {runs} choices on an edge of the grid" if edge else ""
-        damaged = f"{apart} of {runs} improve validation and damage test" if apart else ""
+        doubts = self.records.dynamic_doubts(dataset, model)
+        at_edge = f"{doubts.at_edge} of {doubts.runs} choices on an edge of the grid" if doubts.at_edge else ""
+        damaged = f"{doubts.damaging} of {doubts.runs} improve validation and damage test" if doubts.damaging else ""
         return "; ".join(filter(None, [at_edge, damaged]))

@@ -362,7 +362,7 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     The columns are dataset, model, seed, index (from 1), and SIGMA, RAW or both. RAW is the singular value itself; the
     frame has this column if `panels` contains `raw`. SIGMA is the value divided by the run's largest; the frame has
     this column if `panels` contains another name (`first` or `all`). The records hold only a subset of the indices
-    (`records.thinned`). Runs without singular values are left out.
+    (`collect.thinned`). Runs without singular values are left out.
     """
     measured = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
