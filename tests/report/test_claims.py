@@ -274,6 +274,7 @@ def test_the_order_of_runs_and_models_changes_nothing() -> None:
 
 # --- premises -------------------------------------------------------------------------------------------------------
 LARGER, SMALLER = {"mos parameters": 1.67e6}, {"mos parameters": 0.89e6}
+LARGER_POINTWISE = {"ss parameters": 2e6, "gss parameters": 2e6}
 UNEQUAL = LARGER | {"mos-equal parameters": 1.5e6}
 HEADS = ("softmax", "ss", "gss", "mos")
 SWITCHES = [(f"{h}{nt}", "test_ppl", "", [50.0 + 2 * bool(nt)]) for h in HEADS for nt in ("", "-nt")]
@@ -315,7 +316,9 @@ MOS_RANK = ranks(transformer=18, transformer_mos=399)
         ("mos-better", ppl(softmax=57, mos=55, gss=57) + ranks("unigram_ppl", gss=56), {}, REPRODUCED, None),
         ("mos-better", ppl(softmax=57, mos=55) + ranks("unigram_ppl", mos=56), LARGER, CANNOT, Code.LEARNED),
         ("mos-better", ppl(softmax=57, mos=55, mos_equal=55), UNEQUAL, CONFOUNDED, Code.NO_EQUAL_PAIR),
-        ("no-gain", ppl(softmax=57, ss=57, gss=57), {"ss parameters": 2e6, "gss parameters": 2e6}, REPRODUCED, None),
+        ("no-gain", ppl(softmax=57, ss=57, gss=57), LARGER_POINTWISE, REPRODUCED, None),
+        ("no-gain", ppl(softmax=57, ss=55, gss=55), LARGER_POINTWISE, CONFOUNDED, Code.NO_EQUAL_PAIR),
+        ("no-gain", ppl(softmax=57, ss=55, gss=55, gss_equal=55), LARGER_POINTWISE, NOT_REPRODUCED, None),
         ("not-necessary", ppl(n=2, softmax=57, lms_plif=56) + LOW_RANKS, {}, UNDECIDED, Code.TOO_FEW),
         ("low-rank-hits", [*HITS, *ranks(softmax=30, moc=100, ss=190, mos=400)], {}, CANNOT, Code.RANKS_APART),
         ("moc-embeddings", [row for row in VECTORS if row[2] < "benchmark=12"], {}, CANNOT, Code.BENCHMARKS),

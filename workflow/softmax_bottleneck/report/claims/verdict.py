@@ -30,8 +30,8 @@ from softmax_bottleneck.statistics.intervals import smallest
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Study
 
-CEILING = 0.95  # of min(N, V): a higher Press rank shows the size of the matrix, not what the head can do
-CONVERGED = 0.03  # relative fall of validation perplexity in the last eighth of the epochs; above it, not converged
+MAX_RANK_SHARE = 0.95  # of min(N, V): a higher Press rank shows the size of the matrix, not what the head can do
+MAX_FALL = 0.03  # relative fall of validation perplexity in the last eighth of the epochs; above it, not converged
 SIZES = {"embedding_size", "hidden_size", "context_size"}  # settings covered by the premise on the number of parameters
 # The pair of equal size that must agree if the sizes of a claim's own pair differ and there is no `<first>-equal`.
 EQUAL_PAIRS: Mapping[tuple[str, ...], tuple[str, ...]] = {("mos", "softmax"): ("mos-fair", "softmax-fair")}
@@ -222,14 +222,22 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
     yield from (premise for check in claim.premises if (premise := check(data, claim)))
     if rule.favours and (gap := _size_gap(data, claim.models)) is not None:
         yield _size(data, claim, verdict, gap)
-    if rule.control and data.truth:
-        place, verdicts = rule.control
-        control = rule.judge(data, *claim.models[:place], r.TRUTH, *claim.models[place + 1 :])
-        expected = verdicts or (verdict,)
-        facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
-        spoils = DECIDED if control.verdict == r.UNDECIDED else r.VERDICTS
-        if not control.missing:
-            yield Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
+    if control := _control(data, claim, verdict):
+        yield control
+
+
+def _control(data: r.CorpusData, claim: Claim, verdict: str) -> Premise | None:
+    """Return the premise that the control passes; None if the rule has no control or the truth lacks its numbers."""
+    if not claim.rule.control or not data.truth:
+        return None
+    position, verdicts = claim.rule.control
+    control = claim.rule.judge(data, *claim.models[:position], r.TRUTH, *claim.models[position + 1 :])
+    if control.missing:
+        return None
+    expected = verdicts or (verdict,)
+    facts = {"verdict": control.verdict, "expected": "” or “".join(expected)}
+    spoils = DECIDED if control.verdict == r.UNDECIDED else r.VERDICTS
+    return Premise(Code.CONTROL, facts, control.verdict in expected, spoils)
 
 
 def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Iterator[Premise]:
@@ -242,30 +250,57 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
     compares = bool(models) and rule.quantities[0].estimate is not smallest  # a bound on every run compares no models
-    if compares and data.study:  # the runs differ only in their heads, or in settings that differ in the paper, too
-        odd = _differing_settings(data.study, data.dataset, models) - SIZES
-        odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
-        paper, corpus = paper_study(), published_dataset(data.study.datasets[data.dataset])
-        names = [name for name, spec in paper.datasets.items() if odd and published_dataset(spec) == corpus]
-        published = set().union(*(_differing_settings(paper, name, models) for name in names))
-        facts = {"settings": ", ".join(sorted(odd)) or "none"}
-        yield Premise(Code.SETTINGS, facts, odd <= published, DECIDED, r.CONFOUNDED)
+    if compares and data.study:
+        yield _settings(data.study, data.dataset, models)
     if PRESS_RANK in metrics:
         yield ceiling(data, models, rule)
     if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
-        unlearned = [run for run in sorted(data.records.unlearned) if run[0] == data.dataset and run[1] in models]
-        text = ", ".join(f"{data.label(model)} with seed {seed}" for _, model, seed in unlearned)
-        yield Premise(Code.LEARNED, {"runs": text or "none"}, not text)
-    if models and TEST_PPL in metrics:  # a run that is not converged shows which head is slow, not which is worse
-        runs = [(model, str(row.get("path", ""))) for model in models for row in data.planned.get((model, ""), [])]
-        logs = [([epoch["valid_ppl"] for epoch in data.records.curve(path)], data.label(model)) for model, path in runs]
-        falls = [(1 - own[-1] / own[-1 - math.ceil(len(own) / 8)], label) for own, label in logs if len(own) > 1]
-        fall, label = max(falls, default=(0.0, "no epoch logs"))
-        yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": CONVERGED}, fall < CONVERGED)
-    if rule.quantities[0].stage == DYNAMIC:
-        doubts = [data.records.dynamic_doubts(data.dataset, model) for model in models]
-        counts = dict(zip(("edge", "apart", "runs"), map(sum, zip(*doubts, strict=True)), strict=True))
-        yield Premise(Code.DYNAMIC, counts, not counts["edge"] and not counts["apart"], DECIDED, becomes="")
+        yield _learned(data, models)
+    if models and TEST_PPL in metrics:
+        yield _converged(data, models)
+    if models and rule.quantities[0].stage == DYNAMIC:
+        yield _dynamic(data, models)
+
+
+def _settings(study: Study, dataset: str, models: Sequence[str]) -> Premise:
+    """Return the premise that runs differ only in their heads and sizes, or in settings that differ in the paper, too.
+
+    Settings that only one optimizer reads may differ if the optimizer does.
+    """
+    odd = _differing_settings(study, dataset, models) - SIZES
+    odd -= OF_OPTIMIZERS.keys() if "optimizer" in odd else set()
+    paper, corpus = paper_study(), published_dataset(study.datasets[dataset])
+    names = [name for name, spec in paper.datasets.items() if odd and published_dataset(spec) == corpus]
+    published = set().union(*(_differing_settings(paper, name, models) for name in names))
+    facts = {"settings": ", ".join(sorted(odd)) or "none"}
+    return Premise(Code.SETTINGS, facts, odd <= published, DECIDED, r.CONFOUNDED)
+
+
+def _learned(data: r.CorpusData, models: Sequence[str]) -> Premise:
+    """Return the premise that every run has learned more than word frequencies (`Records.unlearned`)."""
+    unlearned = [run for run in sorted(data.records.unlearned) if run[0] == data.dataset and run[1] in models]
+    text = ", ".join(f"{data.label(model)} with seed {seed}" for _, model, seed in unlearned)
+    return Premise(Code.LEARNED, {"runs": text or "none"}, not text)
+
+
+def _converged(data: r.CorpusData, models: Sequence[str]) -> Premise:
+    """Return the premise that no validation perplexity fell by MAX_FALL or more in the last eighth of the epochs.
+
+    A run that is not converged shows which head is slow, not which is worse.
+    """
+    runs = [(model, str(row.get("path", ""))) for model in models for row in data.planned.get((model, ""), [])]
+    logs = [([epoch["valid_ppl"] for epoch in data.records.curve(path)], data.label(model)) for model, path in runs]
+    falls = [(1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)], label) for ppls, label in logs if len(ppls) > 1]
+    fall, label = max(falls, default=(0.0, "no epoch logs"))
+    return Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": MAX_FALL}, fall < MAX_FALL)
+
+
+def _dynamic(data: r.CorpusData, models: Sequence[str]) -> Premise:
+    """Return the premise that no choice of a dynamic evaluation is doubtful; a broken one is only a warning."""
+    doubts = [data.records.dynamic_doubts(data.dataset, model) for model in models]
+    edge, damaging, runs = map(sum, zip(*doubts, strict=True))
+    facts = {"edge": edge, "apart": damaging, "runs": runs}
+    return Premise(Code.DYNAMIC, facts, not edge and not damaging, DECIDED, becomes="")
 
 
 def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> set[str]:
@@ -279,7 +314,7 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     """Return the premise that no run's Press rank is close to the largest possible rank.
 
     A matrix of N contexts and V words has at most rank min(N, V). The premise is broken if a run of `models` has a
-    Press rank above CEILING times this value. A broken premise replaces every verdict, with one exception: if
+    Press rank above MAX_RANK_SHARE times this value. A broken premise replaces every verdict, with one exception: if
     `rule.hidden_by_ceiling` is True, the verdict *reproduced* stays.
     """
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
@@ -290,15 +325,18 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     ]
     share, label = max(shares, default=(0.0, "no ranks"))
     spoils = tuple(verdict for verdict in r.VERDICTS if verdict != r.REPRODUCED or not rule.hidden_by_ceiling)
-    return Premise(Code.CEILING, {"share": share, "model": label, "limit": CEILING}, share <= CEILING, spoils)
+    return Premise(
+        Code.CEILING, {"share": share, "model": label, "limit": MAX_RANK_SHARE}, share <= MAX_RANK_SHARE, spoils
+    )
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
     """Return the premise that the sizes of a claim's models do not explain the verdict.
 
     If the sizes of the first and the last model differ by at most SAME_SIZE, the premise holds. Otherwise the rule is
-    evaluated a second time, on models of equal size. In these, `-equal` is appended to the name of the claim's first
-    model (`mos-equal` for `mos`). If this model lacks a number of the rule, EQUAL_PAIRS may name another pair.
+    evaluated a second time, on models of equal size. In these, `-equal` is appended to the names of the claim's first
+    models (`mos-equal` for `mos`). A pair is used if all its models have a test perplexity, their sizes differ by at
+    most SAME_SIZE, and the rule has its numbers; otherwise the pair in EQUAL_PAIRS is tried.
 
     If both evaluations give the same verdict, the premise holds, too. If the verdicts differ, or no models of equal
     size have the rule's numbers, it is broken. A broken premise replaces only a verdict in favour of the larger model.
@@ -313,11 +351,15 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
     if abs(gap) <= r.SAME_SIZE:
         return Premise(Code.SIZE, facts, True)
     spoils = (r.REPRODUCED if (gap > 0) == (claim.rule.favours > 0) else r.NOT_REPRODUCED,)
-    for pair in ((f"{claim.models[0]}-equal", *claim.models[1:]), EQUAL_PAIRS.get(claim.models, ("",))):
-        own = _size_gap(data, pair) if all(data.values(model, TEST_PPL) for model in pair) else None
-        is_equal = own is not None and abs(own) <= r.SAME_SIZE
+    first = "|".join(f"{name}-equal" for name in claim.models[0].split("|"))
+    for pair in ((first, *claim.models[1:]), EQUAL_PAIRS.get(claim.models, ("",))):
+        matching = [data.matching(pattern) for pattern in pair]
+        has_ppl = all(models and all(data.values(model, TEST_PPL) for model in models) for models in matching)
+        equal_gap = _size_gap(data, pair) if has_ppl else None
+        is_equal = equal_gap is not None and abs(equal_gap) <= r.SAME_SIZE
         if is_equal and not (equal := claim.rule.judge(data, *pair)).missing:
-            facts |= {"equal": data.label(pair[0]), "verdict": equal.verdict, "number": equal.numbers[0].text}
+            facts |= {"equal": " or ".join(map(data.label, matching[0])), "verdict": equal.verdict}
+            facts |= {"number": equal.numbers[0].text}
             return Premise(Code.EQUAL_PAIR, facts, equal.verdict == verdict, spoils, r.CONFOUNDED)
     return Premise(Code.NO_EQUAL_PAIR, facts, False, spoils, r.CONFOUNDED)
 
