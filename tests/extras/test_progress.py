@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import small
-from softmax_bottleneck.extras import reproduce
+from softmax_bottleneck.extras import interim, reproduce
+from softmax_bottleneck.extras.display import Display
 from softmax_bottleneck.jobs.workflow import Attempt
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
@@ -17,7 +18,7 @@ from softmax_bottleneck.study import Study
 DEAD = 2**22 + 1  # above any process number of Linux
 
 
-class Report(reproduce.InterimReport):
+class Report(interim.InterimReport):
     """An interim report that is written by another command."""
 
     def __init__(self, study: Study, *command: str) -> None:
@@ -37,7 +38,7 @@ class Report(reproduce.InterimReport):
 def display(study: Study, log: Path = Path("none.jsonl"), lines: Any = None) -> Any:
     report = Report(study, "true")
     report.due = float("inf")
-    return reproduce.Display(study, log, report, (lines if lines is not None else []).append, False)
+    return Display(study, log, report, (lines if lines is not None else []).append, False)
 
 
 def log_epochs(study: Study, index: int, text: str) -> None:
@@ -89,7 +90,7 @@ def test_a_failed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
 def test_an_interim_report_says_how_far_it_is_and_touches_nothing_else(study: Study) -> None:
     (study.store.run_folder(study.needed[0].path) / "rank.json").unlink()
     before = small.tree(Path("results"))
-    page = reproduce.write_interim_report(study, reload_s=30).read_text(encoding="utf-8")
+    page = interim.write_interim_report(study, reload_s=30).read_text(encoding="utf-8")
     assert '<meta http-equiv="refresh" content="30">' in page and "<b>3 of 4 runs</b>" in page
     after = {name: digest for name, digest in small.tree(Path("results")).items() if "small/partial/" not in name}
     assert after == before
@@ -115,14 +116,15 @@ def test_a_report_that_fails_or_hangs_fails_nothing(study: Study) -> None:
 
 @pytest.mark.fault("A18")
 def test_what_snakemake_itself_stumbles_over_is_shown(tmp_path: Path) -> None:
-    log, lines = tmp_path / "study.log", []
+    log = tmp_path / "study.log"
     log.write_text("first\n" * 50 + "OSError: no space\n", encoding="utf-8")
-    why = reproduce._problem(1, [], tmp_path / "none.jsonl", log, lines.append)
-    assert why is not None and why.exit_code == 3 and len(lines) == 12 and lines[-1] == "OSError: no space"
+    why = reproduce._problem(1, [], tmp_path / "none.jsonl", log)
+    assert why is not None and why.exit_code == 3
+    assert len(why.log_tail) == 12 and why.log_tail[-1] == "OSError: no space"
     steps = [{"step": "train", "what": name, "pid": DEAD} for name in ("a", "b")]
     ends = tmp_path / "ends.jsonl"
     ends.write_text("\n".join(json.dumps(step) for step in steps), encoding="utf-8")
-    assert f"1 more steps failed, see {log}" in str(reproduce._problem(1, [], ends, log, lines.append))
+    assert f"1 more steps failed, see {log}" in str(reproduce._problem(1, [], ends, log))
 
 
 def test_a_browser_on_the_interim_report_reaches_the_final_one(study: Study) -> None:
@@ -131,4 +133,4 @@ def test_a_browser_on_the_interim_report_reaches_the_final_one(study: Study) -> 
     assert not report.folder.exists()  # no interim report was written
     report.is_written(1)
     report.replace_by_final()
-    assert "url=../../report/index.html" in (report.folder / reproduce.PAGE).read_text(encoding="utf-8")
+    assert "url=../../report/index.html" in (report.folder / interim.PAGE).read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ import pytest
 import small
 from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.extras import reproduce
+from softmax_bottleneck.extras import interim, reproduce
 from softmax_bottleneck.jobs import locks, workflow
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.store.errors import BusyError, UserError
@@ -201,10 +201,10 @@ def resumes(study: Study, undisturbed: dict[str, str]) -> None:
     code, out, _ = Call(study).ends()
     assert code == 0 and "1/1" in out and "Report: " in out
     assert outcome(Path(), study) == undisturbed
-    page = reproduce.interim_folder(study) / reproduce.PAGE
+    page = interim.interim_folder(study) / interim.PAGE
     if page.exists():  # on a slow machine, which began an interim report
-        assert page.read_text(encoding="utf-8") == reproduce.FORWARD
-    assert not (reproduce.interim_folder(study) / "records.parquet").exists()
+        assert page.read_text(encoding="utf-8") == interim.FORWARD
+    assert not (interim.interim_folder(study) / "records.parquet").exists()
 
 
 @pytest.mark.pipeline

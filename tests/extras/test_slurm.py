@@ -187,7 +187,7 @@ def test_a_failed_call_is_repeated_after_longer_pauses_unless_a_step_failed_for_
         if (code := next(returned)) > 1:  # of a step; Snakemake's own is 1, also where `sbatch` fails
             monkeypatch.setenv(workflow.LOG_VARIABLE, str(ends))
             workflow.note("train", "run", code)
-        return launcher._problem(code, [], ends, None, print), False
+        return launcher._problem(code, [], ends, None), False
 
     monkeypatch.setattr(launcher, "_snakemake", run)
     monkeypatch.setattr(launcher, "time", SimpleNamespace(sleep=paused.append))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.extras import reproduce
+from softmax_bottleneck.extras import interim
 from softmax_bottleneck.records import collect
 from softmax_bottleneck.report import render
 from softmax_bottleneck.store import artefacts
@@ -55,7 +55,7 @@ def test_without_results_the_command_that_makes_them_is_named(study, capsys) -> 
     for words in (["number", "truth-demo/mos/test_ppl"], ["claims"]):
         assert main([*words[:1], "--study", "study.yaml", *words[1:]]) == 2
         assert "study fake has no results yet" in capsys.readouterr().err
-    collect.collect_to(study, reproduce.interim_folder(study))
+    collect.collect_to(study, interim.interim_folder(study))
     assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_ppl"]) == 0
 
 

@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from softmax_bottleneck.extras import reproduce
+from softmax_bottleneck.extras import interim
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.records import collect, records, verify
 from softmax_bottleneck.report import archive, claims, compare, render, report
@@ -56,7 +56,7 @@ def _records(study: Study) -> records.Records:
     Raises:
         UserError: the study has no results yet.
     """
-    for folder in (study.store.study_folder(study.name), reproduce.interim_folder(study)):
+    for folder in (study.store.study_folder(study.name), interim.interim_folder(study)):
         if (folder / records.REST_FILE).exists():
             return records.load(folder)
     fix = f"run `make reproduce CONFIG={study.file}`, or name another with --study"
@@ -65,7 +65,7 @@ def _records(study: Study) -> records.Records:
 
 def write_partial(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     """Write the interim report of an unfinished study; with `--reload N`, a browser reloads the report every N s."""
-    say(f"wrote {reproduce.write_interim_report(study, options.reload)}")
+    say(f"wrote {interim.write_interim_report(study, options.reload)}")
 
 
 def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
