@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records  # noqa: E402
-from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, numbers, source  # noqa: E402
+from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, head_table, numbers, source  # noqa: E402
 from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
@@ -467,7 +467,7 @@ def _cell(values: Sequence[float], digits: int) -> str:
 # --- files ----------------------------------------------------------------------------------------------------------
 def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     """Return {path: new text} of every file that is written from the archived studies."""
-    heads = compare.head_table(studies)
+    heads = head_table.head_table(studies)
     assert heads is not None
     lines, figures = answer(studies)
     by_study: dict[str, list[FinishedStudy]] = {}

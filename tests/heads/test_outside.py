@@ -18,7 +18,8 @@ from softmax_bottleneck.extras import crate
 from softmax_bottleneck.heads import registry
 from softmax_bottleneck.measuring.measure import measure
 from softmax_bottleneck.records.collect import collect_to
-from softmax_bottleneck.report import compare, findings, plots
+from softmax_bottleneck.report import findings, plots
+from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.render import render
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store import fingerprint as fp
@@ -142,7 +143,7 @@ def test_findings_and_the_head_table_have_the_head(tmp_path: Path) -> None:
     registry.add(write(tmp_path).with_name("tanhmax.py"))
     models = {"softmax": Trained(ppl=near(100)), "toy": Trained(ppl=near(90), head="tanhmax")}
     own = study(**models)
-    table = compare.head_table([own])
+    table = head_table([own])
     row = next(row for row in table["rows"] if row["label"] == "Tanhmax")
     assert row["family"] == "pointwise" and row["cells"][0]["value"].startswith("−10")
     assert [one.change for one in findings.Evidence.of([own]).against("Tanhmax")] == pytest.approx([-10.0])

@@ -15,6 +15,8 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.report import compare, findings
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
+from softmax_bottleneck.report.head_table import head_table
+from softmax_bottleneck.report.head_table import memory as memory_of_heads
 from softmax_bottleneck.store import artefacts
 from trained_examples import Trained, near
 from trained_examples import study as trained
@@ -129,7 +131,7 @@ def test_heads_are_compared_with_the_softmax_in_every_setting() -> None:
     one = trained("one", "ptb", softmax=Trained(ppl=near(50)), mos=mos(45, metrics=costs),
                   gss=Trained(head="gss", options={"c": -1.5, "k": 2.5}, ppl=[49.0]))  # fmt: skip
     two = trained("two", "wt2-small", softmax=Trained(ppl=near(60)), mos=mos(61, width=64))
-    table = compare.head_table([one, two])
+    table = head_table([one, two])
     assert table["columns"] == ["Ptb, d = 32, 10 epochs"]  # wt2-small has no softmax of MoS's width
     rows = {row["label"]: row for row in table["rows"]}
     assert list(rows) == ["Softmax", "GSS", "MoS"]
@@ -140,12 +142,12 @@ def test_heads_are_compared_with_the_softmax_in_every_setting() -> None:
     assert rows["MoS"]["costs"] | {"effective": ""} == {"size": "1.00", "time": "2.5", "press": "3400", "effective": ""}
     assert not rows["GSS"]["cells"][0]["interval"] and rows["GSS"]["advice"] == "untested"
     assert rows["Softmax"]["cells"][0]["value"] == f"{np.exp(np.log(near(50)).mean()):.2f}"
-    assert compare.head_table([trained(mos=mos(50))]) is None
+    assert head_table([trained(mos=mos(50))]) is None
 
 
 def test_a_recommendation_needs_equal_size_equal_search_and_holms_correction() -> None:
     def advice(*studies: FinishedStudy) -> dict[str, Any]:
-        return next(row for row in compare.head_table(studies)["rows"] if row["label"] == "MoS")
+        return next(row for row in head_table(studies)["rows"] if row["label"] == "MoS")
 
     ptb, small, wt2 = (
         trained(name, name, softmax=Trained(ppl=near(50)), mos=mos(level))
@@ -168,7 +170,7 @@ def test_holms_family_is_the_whole_table() -> None:
                  if stats.ttest_ind(np.log(near(x)), base, equal_var=False).pvalue < 0.045)  # fmt: skip
     alone = trained("ptb", "ptb", softmax=Trained(ppl=near(50)), mos=mos(level))
     more = trained("more", "ptb", ss=Trained(head="sigsoftmax", ppl=near(50)))
-    kinds = [next(row["advice"] for row in compare.head_table(own)["rows"] if row["label"] == "MoS")
+    kinds = [next(row["advice"] for row in head_table(own)["rows"] if row["label"] == "MoS")
              for own in ([alone], [alone, more])]  # fmt: skip
     assert kinds == ["better", "open"]
 
@@ -176,12 +178,12 @@ def test_holms_family_is_the_whole_table() -> None:
 def test_a_synthetic_language_gives_no_recommendation_beside_natural_text() -> None:
     language = trained("language", "language", is_synthetic=True, softmax=Trained(ppl=near(50)), mos=mos(40))
     text = trained("text", "text", softmax=Trained(ppl=near(50)), mos=mos(50.1))
-    both, alone = (compare.head_table(own) for own in ([language, text], [language]))
+    both, alone = (head_table(own) for own in ([language, text], [language]))
     assert [table["rows"][1]["advice"] for table in (both, alone)] == ["open", "better"]
     assert both["tests"] == 1 and [cell["sign"] for cell in both["rows"][1]["cells"]] == [0, -1]  # it is shown, last
 
 
 def test_memory_is_relative_to_the_benchmarked_softmax() -> None:
-    memory = compare.memory()
+    memory = memory_of_heads()
     assert memory["mos"] > memory["moc"] > memory["softmax"] == 1
     assert {head["name"] for head in findings.TEXTS["heads"].values()} <= memory.keys()

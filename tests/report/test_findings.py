@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import archive, compare, contrasts, dot_plot, findings, scatter
+from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, scatter
 from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.head_table import head_table
 from trained_examples import Trained, near, study
 
 MIXTURE = {"components": 5, "dropout_latent": 0}
@@ -121,7 +122,7 @@ def test_a_wider_softmax_in_the_time_of_mos_is_an_estimate() -> None:
     narrow = study("narrow", "ptb", softmax_20=Trained(ppl=near(40), width=20, metrics={"sec_per_epoch": 20.0}))
     assert "equal-time" not in found(slow, narrow)  # a narrower softmax is not what the same time buys
     for studies, texts in (((wide, slow), 1), ((slow, narrow), 0)):
-        row = next(row for row in compare.head_table(studies)["rows"] if row["label"] == "MoS")
+        row = next(row for row in head_table(studies)["rows"] if row["label"] == "MoS")
         assert row["at_time"].count("n = 1") == texts and (row["at_time"] == "—") == (not texts)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from softmax_bottleneck.extras import interim
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.records import collect, records, verify
-from softmax_bottleneck.report import archive, claims, compare, render, report
+from softmax_bottleneck.report import archive, claims, compare, render, report, side_by_side
 from softmax_bottleneck.store import artefacts, errors, paths, progress
 from softmax_bottleneck.study import Study
 
@@ -107,10 +107,10 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
 
     Each entry of `options.studies` is the name of a study or archive, or a results folder.
     """
-    tables = compare.side_by_side(compare.find_studies(options.studies))
-    print(compare.text(tables) if sys.stdout.isatty() else compare.text(tables, widest=None))
+    tables = side_by_side.side_by_side(compare.find_studies(options.studies))
+    print(side_by_side.text(tables) if sys.stdout.isatty() else side_by_side.text(tables, widest=None))
     if options.out:
-        artefacts.write_text(options.out / "compare.csv", compare.csv(tables))
+        artefacts.write_text(options.out / "compare.csv", side_by_side.csv(tables))
         say(f"wrote {options.out / 'compare.csv'}")
 
 

@@ -15,8 +15,19 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.report import archive, archived_cells, claims, compare, contrasts, findings, plots, views
+from softmax_bottleneck.report import (
+    archive,
+    archived_cells,
+    claims,
+    compare,
+    contrasts,
+    findings,
+    plots,
+    side_by_side,
+    views,
+)
 from softmax_bottleneck.report.cells import Table
+from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.numbers import number, spread
 from softmax_bottleneck.report.report import table_page
 from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
@@ -115,7 +126,7 @@ def page_of(
         "answer": findings.answer(archives) if archives else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
         "conclusions": compare.matrix([this_study, *others], SOURCE_TITLES) if judged else None,
-        "head_table": compare.head_table(archives or [this_study]),
+        "head_table": head_table(archives or [this_study]),
         "not_judged": {SOURCE_TITLES[name]: lines for name, lines in claims.NOT_JUDGED.items()} if checks else {},
         "checks": checks,
         "gaps": [*gaps(study, results), *(f"An archived study is left out: {finding.words}" for finding in left_out)],
@@ -290,7 +301,7 @@ def _distinct(values: Iterable[object]) -> str:
 # --- terminal -------------------------------------------------------------------------------------------------------
 def result_table(study: Study, results: records.Records) -> str:
     """Return a plain-text table with a row per model: mean test perplexity, Press and effective rank per corpus."""
-    return compare.text({"Heads": compare.side_by_side([finished_study(study, results, [])])["Heads"]})
+    return side_by_side.text({"Heads": side_by_side.side_by_side([finished_study(study, results, [])])["Heads"]})
 
 
 def finished_study(study: Study, results: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:

@@ -1,0 +1,195 @@
+"""The table "Which head should I use?": every head against the softmax, with its costs and what its contrasts say."""
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+from softmax_bottleneck.heads.registry import declaration
+from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK
+from softmax_bottleneck.report import contrasts, findings, numbers
+from softmax_bottleneck.report.archive import FinishedStudy
+from softmax_bottleneck.report.contrasts import Contrast
+from softmax_bottleneck.statistics.intervals import ALPHA
+from softmax_bottleneck.statistics.pooled import holm
+from softmax_bottleneck.store.paths import ROOT
+
+RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
+BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadCell:
+    """A head in one setting: a contrast with the softmax, or the softmax itself.
+
+    Attributes:
+        value: the change of perplexity in percent, or the softmax's perplexity, as text.
+        n: the numbers of runs, as text.
+        interval: the 95 % interval of the change; empty if there is none.
+        size, time: ratios to the softmax, as text.
+        rates: the learning rates, as text.
+        sign: -1 or 1 if the whole interval lies below or above zero, else 0.
+        diverged: number of diverged runs.
+    """
+
+    value: str
+    n: str
+    interval: str = ""
+    size: str = ""
+    time: str = ""
+    rates: str = ""
+    sign: int = 0
+    diverged: int = 0
+
+
+def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
+    """Return the table of heads against the softmax, or None if no setting has a softmax and another head.
+
+    The table has a row per head of report/findings.yaml or from outside the package. It has a column per setting,
+    natural text and LSTMs first. All its contrasts are exploratory. Those of LSTMs on natural text with an
+    interval are one family for Holm's correction; if there is no natural text, those on synthetic languages are.
+
+    Returns:
+        A dict with the keys `columns` (the labels of the settings), `rows`, `measured_in` (the label of the setting in
+        which sizes and ranks are measured: the first of those with most heads), `tests` (the size of the family) and
+        `fair` (the number of these that can speak, see the function `advice`). A row has these keys:
+
+        * `label`, `family`: the label of the head and its family (`heads/declaration.py`).
+        * `cells`: for each column None, or a `HeadCell` as a dict.
+        * `costs`: texts for the setting `measured_in`: `size` relative to the softmax, ranks `press` and `effective`;
+          and `time`, the range of time ratios over the head's contrasts in the family. Empty without runs in
+          `measured_in`.
+        * `at_time`: changes against the best softmax that takes no more time, as text; a dash if none was timed.
+        * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
+        * `advice`, `lower`, `higher`, `gain`, `basis`, `by_family`: see the function `advice`.
+    """
+    samples = contrasts.samples(studies)
+    baseline, heads = findings.TEXTS["baseline"], findings.heads()
+    by_head = {label: contrasts.against_baseline(samples, label, head, baseline) for label, head in heads.items()}
+    every = list(itertools.chain.from_iterable(by_head.values()))
+    counts = Counter(contrast.setting for contrast in every)
+    settings = [setting for setting in contrasts.settings_of(samples) if setting in counts]
+    if not settings:
+        return None
+    natural = [contrast for contrast in every if not contrast.setting.is_synthetic]
+    family = [contrast for contrast in natural or every if contrast.setting.is_lstm and contrast.ends]
+    adjusted = _adjusted(family)
+    among_fair = _adjusted(contrast for contrast in family if contrast.is_fair)
+    most = max(settings, key=counts.__getitem__)
+    softmax = {contrast.setting: contrast.baseline for contrast in every}
+    rows: list[dict[str, Any]] = [
+        {"label": "Softmax", "family": "baseline", "advice": "baseline", "memory": "1.0", "at_time": "the baseline"}
+        | {"cells": [asdict(_softmax_cell(softmax[setting])) for setting in settings]}
+        | {"costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most])}
+    ]
+    for label, of_head in ((label, of_head) for label, of_head in by_head.items() if of_head):
+        name, by_setting = heads[label]["name"], {contrast.setting: contrast for contrast in of_head}
+        counted = [contrast for contrast in of_head if contrast in adjusted]
+        costs = {}
+        if at_most := by_setting.get(most):
+            costs = {"size": numbers.number(at_most.size), "time": contrasts.time_range(counted)}
+            costs |= _ranks(at_most.model)
+        cells = [asdict(_cell(by_setting[setting])) if setting in by_setting else None for setting in settings]
+        row = {"label": label, "family": declaration(name).family, "cells": cells, "costs": costs}
+        row["at_time"] = _at_equal_time(samples, of_head)
+        rows.append(row | {"memory": numbers.number(memory().get(name), 1)} | advice(counted, adjusted, among_fair))
+    columns = [setting.label for setting in settings]
+    tests = {"tests": len(family), "fair": len(among_fair)}
+    return {"columns": columns, "rows": rows, "measured_in": most.label, **tests}
+
+
+def _adjusted(family: Iterable[Contrast]) -> dict[Contrast, float]:
+    """Return {contrast: p-value after Holm's correction} of one family."""
+    contrasts_of = list(family)
+    return dict(zip(contrasts_of, holm([contrast.p for contrast in contrasts_of]), strict=True))
+
+
+def _at_equal_time(samples: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast]) -> str:
+    """Return a head's changes against the best softmax of any width that takes no more time (LSTMs, natural text)."""
+    on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
+    equal = [contrast for contrast in on_text if contrast.is_equal_size]
+    rivals = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
+    costs = (f"({rival.single_time} × its time, n = {min(rival.n)})" for rival in rivals)
+    texts = (f"{rival.short_text} on {rival.setting.label}" for rival in rivals)
+    return "; ".join(map(" ".join, zip(texts, costs, strict=True))) or "—"
+
+
+def _ranks(sample: contrasts.Sample) -> dict[str, str]:
+    return {name: numbers.number(sample.mean(metric), 0) for name, metric in RANKS.items()}
+
+
+def _softmax_cell(sample: contrasts.Sample) -> HeadCell:
+    return HeadCell(value=numbers.number(sample.ppl), n=numbers.counts([len(sample.log_ppl)]))
+
+
+def _cell(contrast: Contrast) -> HeadCell:
+    return HeadCell(
+        value=contrast.change_text,
+        n=numbers.counts(contrast.n),
+        interval=numbers.interval(*contrast.ends, 1) if contrast.ends else "",
+        size=numbers.number(contrast.size),
+        time=contrast.time,
+        rates=contrast.rates,
+        sign=contrast.sign,
+        diverged=contrast.n_diverged,
+    )
+
+
+def advice(
+    counted: Sequence[Contrast], adjusted: Mapping[Contrast, float], among_fair: Mapping[Contrast, float]
+) -> dict[str, Any]:
+    """Return what the exploratory contrasts of a head say of it.
+
+    A contrast can speak for or against a head only if it is fair: both sides have the same number of parameters (within
+    EQUAL_SIZE), and the same learning rates were tried for both.
+
+    Args:
+        counted: the head's contrasts in the family.
+        adjusted, among_fair: p-values after Holm's correction over the whole family, and over its fair contrasts.
+
+    Returns:
+        A dict with these keys:
+
+        * `advice`: `better`, `worse` or `mixed` if the perplexity is significantly lower, higher, or lower on some
+          corpora and higher on others; `open` if no change is significant; `untested` if no contrast can speak.
+        * `lower`, `higher`: the corpora with a significantly lower or higher perplexity, as text.
+        * `gain`: the changes that can speak, lowest to highest, as text.
+        * `basis`: the number of seeds, and how many contrasts have both learning rates inside their grids, as text.
+        * `by_family`: the changes that are significant in the family of fair contrasts only, as text.
+    """
+    fair = [contrast for contrast in counted if contrast.is_fair]
+    sure = [contrast for contrast in fair if adjusted[contrast] < ALPHA]
+    lower, higher = ([contrast for contrast in sure if sign * contrast.change > 0] for sign in (-1, 1))
+    if lower and higher:
+        kind = "mixed"
+    elif lower or higher:
+        kind = "better" if lower else "worse"
+    else:
+        kind = "open" if fair else "untested"
+    unsure = [contrast for contrast in fair if among_fair[contrast] < ALPHA <= adjusted[contrast]]
+    return {
+        "advice": kind,
+        "lower": " and ".join(contrasts.corpora(lower)),
+        "higher": " and ".join(contrasts.corpora(higher)),
+        "gain": numbers.span([contrast.change for contrast in fair], signed=True),
+        "basis": contrasts.basis(fair) if fair else "",
+        "by_family": "; ".join(
+            f"on {contrast.setting.labels[0]} {contrast.change_text} "
+            f"(p = {numbers.p_value(among_fair[contrast])} or {numbers.p_value(adjusted[contrast])}, by family)"
+            for contrast in unsure
+        ),
+    }
+
+
+@cache
+def memory() -> dict[str, float]:
+    """Return the peak memory for the loss and gradients of each benchmarked head, relative to the softmax.
+
+    The benchmark measures the memory at the published size of Penn Treebank. Without a benchmark file, return {}.
+    """
+    rows = json.loads(BENCHMARKS.read_text(encoding="utf-8"))["heads"] if BENCHMARKS.is_file() else []
+    peaks = {row["head"]: row["peak_mib"] for row in rows if (row["corpus"], row["variant"]) == ("ptb", "ours")}
+    return {head: peak / peaks["softmax"] for head, peak in peaks.items()}
