@@ -142,9 +142,10 @@ class _RefusedError(Exception):
 
 
 def fetch(files: Iterable[Source], folder: Path, mirror: Path | None = None, how: Transfer | None = None) -> None:
-    """Fetch every file into `folder`; a file with a wrong size or hash is not kept.
+    """Fetch every file into `folder`; a fetched file with a wrong size or hash is discarded.
 
-    A file that already exists with the right hash is not fetched again.
+    A file that already exists with the right hash is not fetched again. One with a wrong hash is replaced, or stays if
+    every source fails.
 
     Args:
         files: files to fetch.

@@ -83,7 +83,8 @@ class Dataset:
         kind: `corpus` (text files), `language` (a synthetic language), `repeat` (sequences that repeat one token) or
             `benchmarks` (word similarity).
         title: name in the report.
-        published_as: name in report/published (ptb, wt2), for a published corpus.
+        published_as: name of the corpus in report/published (ptb, wt2), for a published corpus. A column's
+            `published_as` names a metric there, a head's a model.
         stands_for: published corpus that this one is a proxy for.
         source: home page or paper.
         licence: terms of use.

@@ -42,7 +42,8 @@ class Column:
             report/published: regular expression}. Example: `{table: "^Table 2$"}`.
         datasets: corpora for which the table has this column; empty means all.
         stage: stage whose result is shown: `finetuned`, `dynamic` (dynamic evaluation), or empty (trained run).
-        published_as: name of the metric in report/published; empty if `metric` is also the name there.
+        published_as: name of the metric in report/published; empty if `metric` is also the name there. A dataset's
+            `published_as` names a corpus there, a head's a model.
         measured: true to show measured and published numbers; false to show only published numbers.
     """
 
