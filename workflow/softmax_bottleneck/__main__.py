@@ -187,11 +187,7 @@ COMMANDS = {
     "partial": ("extras.results:write_partial", STUDY + "--reload", "write the interim report of an unfinished study"),
     "claims": ("extras.results:print_claims", STUDY + "--explain archived", "print the verdicts on the papers' claims"),
     "number": ("extras.results:print_number", STUDY + "number", "print a number with its definition, seeds and files"),
-    "archive": (
-        "extras.results:write_archive",
-        STUDY + "--unfinished --weights",
-        "pack a finished study into report/evidence",
-    ),
+    "archive": ("extras.results:write_archive", STUDY + "--unfinished --weights", "pack a study into report/evidence"),
     "compare": ("extras.results:compare_studies", "studies --out", "compare finished studies: claims, heads, hardware"),
     "verify": ("extras.results:verify_results", VERIFY, "list results that are missing, damaged or stale"),
     "repair": ("extras.results:repair_results", STUDY, "delete damaged results and what depends on them"),
@@ -238,10 +234,8 @@ EXAMPLES = {
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     lines = "\n".join(f"  {COMMANDS[name][2]}:\n    {name} {example}" for name, example in EXAMPLES.items())
-    steps = textwrap.fill(
-        f"Steps of the workflow, and other commands: {', '.join(name for name in COMMANDS if name not in EXAMPLES)}.",
-        100,
-    )
+    others = ", ".join(name for name in COMMANDS if name not in EXAMPLES)
+    steps = textwrap.fill(f"Steps of the workflow, and other commands: {others}.", 100)
     about = f"{__doc__}\nCommands, after `python -m softmax_bottleneck`:\n{lines}\n\n{steps}"
     shape = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(

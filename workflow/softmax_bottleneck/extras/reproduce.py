@@ -32,7 +32,8 @@ TAIL = 12  # lines of the log to show if Snakemake itself fails
 TRIES = 5  # calls of Snakemake on a cluster
 PAUSE_S = 60.0  # before the second call; the pause doubles before each further call
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-FINAL_CODES = (1, 2, 3)  # of bugs, user errors and missing results: repeating the command does not help
+INCOMPLETE = errors.IncompleteError.exit_code
+FINAL_CODES = (1, 2, INCOMPLETE)  # of bugs, user errors and missing results: repeating the command does not help
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 # If this process is killed, so are Snakemake and the forkserver; the steps notice it, save and stop.
 _die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
@@ -46,9 +47,7 @@ class UnfinishedError(errors.IncompleteError):
     may solve. `log_tail` has the last lines of the log if neither a signal nor a failed step is known.
     """
 
-    def __init__(
-        self, message: str, code: int = errors.IncompleteError.exit_code, log_tail: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, message: str, code: int = INCOMPLETE, log_tail: Sequence[str] = ()) -> None:
         super().__init__(f"{message} (exit code {code}{'' if code in FINAL_CODES else ': the same command resumes'})")
         self.exit_code, self.log_tail = code, log_tail
 
@@ -157,7 +156,7 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     for attempt in range(1, TRIES + 1):
         ends = workflow.new_log(study.store.root / "logs" / "slurm", study.name)
         problem, stopped = _snakemake(command, lock, ends, None, lambda: None, say)
-        again = problem and problem.exit_code in (workflow.TRY_AGAIN, UnfinishedError.exit_code)
+        again = problem and problem.exit_code in (workflow.TRY_AGAIN, INCOMPLETE)
         if not again or stopped or attempt == TRIES:
             break
         pause_s = PAUSE_S * 2 ** (attempt - 1)

@@ -13,7 +13,8 @@ from pathlib import Path
 from softmax_bottleneck.extras import interim
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.records import collect, records, verify
-from softmax_bottleneck.report import archive, claims, compare, render, report, side_by_side
+from softmax_bottleneck.report import archive, claims, compare, render, report
+from softmax_bottleneck.report.side_by_side import as_csv, as_text, side_by_side
 from softmax_bottleneck.store import artefacts, errors, paths, progress
 from softmax_bottleneck.study import Study
 
@@ -107,10 +108,10 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
 
     Each entry of `options.studies` is the name of a study or archive, or a results folder.
     """
-    tables = side_by_side.side_by_side(compare.find_studies(options.studies))
-    print(side_by_side.text(tables) if sys.stdout.isatty() else side_by_side.text(tables, widest=None))
+    tables = side_by_side(compare.find_studies(options.studies))
+    print(as_text(tables) if sys.stdout.isatty() else as_text(tables, widest=None))
     if options.out:
-        artefacts.write_text(options.out / "compare.csv", side_by_side.csv(tables))
+        artefacts.write_text(options.out / "compare.csv", as_csv(tables))
         say(f"wrote {options.out / 'compare.csv'}")
 
 

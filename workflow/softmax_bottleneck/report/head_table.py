@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
@@ -13,11 +13,12 @@ from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK
 from softmax_bottleneck.report import contrasts, findings, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.contrasts import Contrast
-from softmax_bottleneck.statistics.intervals import ALPHA
-from softmax_bottleneck.statistics.pooled import holm
+from softmax_bottleneck.statistics import intervals, pooled
 from softmax_bottleneck.store.paths import ROOT
 
 RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
+# (significantly lower somewhere, significantly higher somewhere) -> advice
+KINDS = {(True, True): "mixed", (True, False): "better", (False, True): "worse", (False, False): "open"}
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
 
 
@@ -77,7 +78,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     natural = [contrast for contrast in every if not contrast.setting.is_synthetic]
     family = [contrast for contrast in natural or every if contrast.setting.is_lstm and contrast.ends]
     adjusted = _adjusted(family)
-    among_fair = _adjusted(contrast for contrast in family if contrast.is_fair)
+    among_fair = _adjusted([contrast for contrast in family if contrast.is_fair])
     most = max(settings, key=counts.__getitem__)
     softmax = {contrast.setting: contrast.baseline for contrast in every}
     rows: list[dict[str, Any]] = [
@@ -90,21 +91,19 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         counted = [contrast for contrast in of_head if contrast in adjusted]
         costs = {}
         if at_most := by_setting.get(most):
-            costs = {"size": numbers.number(at_most.size), "time": contrasts.time_range(counted)}
-            costs |= _ranks(at_most.model)
+            time = contrasts.time_range(counted)
+            costs = {"size": numbers.number(at_most.size), "time": time, **_ranks(at_most.model)}
         cells = [asdict(_cell(by_setting[setting])) if setting in by_setting else None for setting in settings]
         row = {"label": label, "family": declaration(name).family, "cells": cells, "costs": costs}
         row["at_time"] = _at_equal_time(samples, of_head)
         rows.append(row | {"memory": numbers.number(memory().get(name), 1)} | advice(counted, adjusted, among_fair))
-    columns = [setting.label for setting in settings]
-    tests = {"tests": len(family), "fair": len(among_fair)}
-    return {"columns": columns, "rows": rows, "measured_in": most.label, **tests}
+    table = {"columns": [setting.label for setting in settings], "rows": rows, "measured_in": most.label}
+    return table | {"tests": len(family), "fair": len(among_fair)}
 
 
-def _adjusted(family: Iterable[Contrast]) -> dict[Contrast, float]:
+def _adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:
     """Return {contrast: p-value after Holm's correction} of one family."""
-    contrasts_of = list(family)
-    return dict(zip(contrasts_of, holm([contrast.p for contrast in contrasts_of]), strict=True))
+    return dict(zip(family, pooled.holm([contrast.p for contrast in family]), strict=True))
 
 
 def _at_equal_time(samples: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast]) -> str:
@@ -161,17 +160,11 @@ def advice(
         * `by_family`: the changes that are significant in the family of fair contrasts only, as text.
     """
     fair = [contrast for contrast in counted if contrast.is_fair]
-    sure = [contrast for contrast in fair if adjusted[contrast] < ALPHA]
+    sure = [contrast for contrast in fair if adjusted[contrast] < intervals.ALPHA]
     lower, higher = ([contrast for contrast in sure if sign * contrast.change > 0] for sign in (-1, 1))
-    if lower and higher:
-        kind = "mixed"
-    elif lower or higher:
-        kind = "better" if lower else "worse"
-    else:
-        kind = "open" if fair else "untested"
-    unsure = [contrast for contrast in fair if among_fair[contrast] < ALPHA <= adjusted[contrast]]
+    unsure = [contrast for contrast in fair if among_fair[contrast] < intervals.ALPHA <= adjusted[contrast]]
     return {
-        "advice": kind,
+        "advice": KINDS[bool(lower), bool(higher)] if fair else "untested",
         "lower": " and ".join(contrasts.corpora(lower)),
         "higher": " and ".join(contrasts.corpora(higher)),
         "gain": numbers.span([contrast.change for contrast in fair], signed=True),

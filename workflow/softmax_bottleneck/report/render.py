@@ -15,21 +15,12 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.report import (
-    archive,
-    archived_cells,
-    claims,
-    compare,
-    contrasts,
-    findings,
-    plots,
-    side_by_side,
-    views,
-)
+from softmax_bottleneck.report import archive, archived_cells, claims, compare, contrasts, findings, plots, views
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.numbers import number, spread
 from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.report.side_by_side import as_text, side_by_side
 from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
 from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.store import artefacts, provenance
@@ -301,7 +292,7 @@ def _distinct(values: Iterable[object]) -> str:
 # --- terminal -------------------------------------------------------------------------------------------------------
 def result_table(study: Study, results: records.Records) -> str:
     """Return a plain-text table with a row per model: mean test perplexity, Press and effective rank per corpus."""
-    return side_by_side.text({"Heads": side_by_side.side_by_side([finished_study(study, results, [])])["Heads"]})
+    return as_text({"Heads": side_by_side([finished_study(study, results, [])])["Heads"]})
 
 
 def finished_study(study: Study, results: records.Records, judged: list[dict[str, Any]]) -> archive.FinishedStudy:

@@ -55,7 +55,7 @@ def side_by_side(studies: Sequence[FinishedStudy]) -> Tables:
     return {title: pd.concat([pd.DataFrame(hardware), table]).rename_axis("row") for title, table in tables.items()}
 
 
-def text(tables: Tables, widest: int | None = WIDEST) -> str:
+def as_text(tables: Tables, widest: int | None = WIDEST) -> str:
     """Return the tables as text; cells longer than `widest` characters are cut for a terminal (None: no cell is)."""
     metrics = ", ".join(find(metric).words for metric in HEAD_METRICS)
     titles = {"Heads": f"Heads: {metrics}, finished and planned runs"}
@@ -69,7 +69,7 @@ def text(tables: Tables, widest: int | None = WIDEST) -> str:
     return "\n\n".join(parts)
 
 
-def csv(tables: Tables) -> str:
+def as_csv(tables: Tables) -> str:
     """Return the tables as CSV text with one line per cell; the columns are table, row, study and text."""
     cells = pd.concat(tables, names=["table"]).melt(ignore_index=False, var_name="study", value_name="text")
     return records.to_csv(cells.reset_index().sort_values("table", kind="stable"))

@@ -220,7 +220,7 @@ def premises_of(data: r.CorpusData, claim: Claim, verdict: str) -> Iterator[Prem
     if claim.corpora != r.SYNTHETIC:
         yield from _of_rule(data, rule, claim.models)
     yield from (premise for check in claim.premises if (premise := check(data, claim)))
-    if rule.favours and (gap := _size_gap(data, claim.models)) is not None:
+    if rule.favours and not math.isnan(gap := _size_gap(data, claim.models)):
         yield _size(data, claim, verdict, gap)
     if control := _control(data, claim, verdict):
         yield control
@@ -355,8 +355,7 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
     for pair in ((first, *claim.models[1:]), EQUAL_PAIRS.get(claim.models, ("",))):
         matching = [data.matching(pattern) for pattern in pair]
         has_ppl = all(models and all(data.values(model, TEST_PPL) for model in models) for models in matching)
-        equal_gap = _size_gap(data, pair) if has_ppl else None
-        is_equal = equal_gap is not None and abs(equal_gap) <= r.SAME_SIZE
+        is_equal = has_ppl and abs(_size_gap(data, pair)) <= r.SAME_SIZE
         if is_equal and not (equal := claim.rule.judge(data, *pair)).missing:
             facts |= {"equal": " or ".join(map(data.label, matching[0])), "verdict": equal.verdict}
             facts |= {"number": equal.numbers[0].text}
@@ -364,11 +363,11 @@ def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise
     return Premise(Code.NO_EQUAL_PAIR, facts, False, spoils, r.CONFOUNDED)
 
 
-def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float | None:
+def _size_gap(data: r.CorpusData, patterns: Sequence[str]) -> float:
     """Return how much larger the model of the first pattern is than that of the last: 0.1 for 10 % more parameters.
 
-    If a pattern matches several models, its largest model counts. Return None if a size is unknown.
+    If a pattern matches several models, its largest model counts. Return nan if a size is unknown.
     """
     sides = [[data.mean(m, "parameters") for m in data.matching(p)] for p in (patterns[0], patterns[-1])]
     first, last = ([size for size in side if not math.isnan(size)] for side in sides)
-    return max(first) / max(last) - 1 if first and last else None
+    return max(first) / max(last) - 1 if first and last else math.nan
