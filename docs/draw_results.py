@@ -280,11 +280,15 @@ def all_verdicts(studies: Sequence[FinishedStudy]) -> list[str]:
     return [*lines, ""]
 
 
-def stages(archived: FinishedStudy) -> list[str]:
-    """Return a table of test perplexities after training, finetuning and dynamic evaluation, by corpus and head."""
+def stages(archives: Sequence[FinishedStudy]) -> list[str]:
+    """Return a table of test perplexities after training, finetuning and dynamic evaluation, by corpus and head.
+
+    The numbers of a corpus are those of the first archive that has it.
+    """
     rows = [["corpus", "head", "Press rank", "trained", "finetuned", "dynamic evaluation (n)"]]
-    for dataset, title in archived.corpora.items():
-        first = title
+    first_with = {dataset: one for one in reversed(archives) for dataset in one.corpora}
+    for dataset, archived in first_with.items():
+        first = f"{archived.corpora[dataset]} (`{archived.study}`)"
         for model in (f"kanai-{head}" for head in KANAI):
             rank, *ppl = (
                 [*archived.records.values(dataset, model, metric, condition).values()]
@@ -490,7 +494,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "steps": partial(steps, studies),
         "readings": partial(readings, studies),
         "mixture runs": partial(mixture_runs, studies),
-        "Kanai's stages": partial(stages, by_study["ptb-cpu"][0]),
+        "Kanai's stages": partial(stages, [by_study["kanai-small"][0], by_study["ptb-cpu"][0]]),
         "Merity's ranks": partial(rank_demonstration, by_study[PICTURED][0]),
         "Dirichlet fits": partial(dirichlet, by_study["dirichlet"][0]),
         "words of ptb": partial(words_of_ptb, by_study["ptb-words"][0]),
