@@ -222,7 +222,7 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
             ):
                 facts = repr((run.dataset, run.head, run.body, run.schedule, run.threads))
                 facts = re.sub(r"\b(\d+)\.0\b", r"\1", facts)  # 0 and 0.0 are one setting
-                facts = facts.replace("{'learned_shift': False}", "{}")  # older archives lack this option, off by default
+                facts = facts.replace("{'learned_shift': False}", "{}")  # older archives lack it
                 runs.add((facts, row["seed"], row["hardware"]))
     assert shown["counts"] == {
         "archives": len(archive.files()),
