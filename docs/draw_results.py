@@ -69,6 +69,7 @@ CLAIM_SOURCES = {
     "merity2017": "Merity 2017",
     "benka2021": "Benka 2021",
     "both-sides": "both sides of 2026",
+    "natural": "natural distributions",
     "known-truth": "known distributions",
     "gradient": "preserved gradient",
     "rank-or-mixture": "rank or mixture",

@@ -386,7 +386,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
         figure=DotPlot(rows, "largest gain of a head with more rank, % of the context-free KL"),
         studies=[study.name],
         is_named=True,
-        facts={"pays": pays, "count": len(verdicts), "open": undecided},
+        facts={"pays": pays, "none": len(verdicts) - pays - undecided, "count": len(verdicts), "open": undecided},
         details=[f"{truth}: {natural.sentence(table, truth)}" for truth in verdicts]
         + [f"Mixtures: {natural.control(table) or natural.PASSED}."],
     )
