@@ -32,7 +32,7 @@ help:  ## list the targets
 	@echo "softmax-bottleneck: train, measure and report the output heads of recurrent language models"
 	@echo
 	@for group in use publish develop; do echo "$$group:"; \
-	  sed -n "s/^\([a-z-]*\):.*## $$group: \(.*\)/  make \1@\2/p" $(MAKEFILE_LIST) | column -t -s @; echo; done
+	  sed -n "s/^\([a-z-]*\):.*## $$group: \(.*\)/  make \1@\2/p" $(MAKEFILE_LIST) | awk -F @ '{ printf "%-22s  %s\n", $$1, $$2 }'; echo; done
 	@echo "  CONFIG=config/ptb-cpu.yaml   choose a study         MIRROR=folder   local copies of the corpora"
 	@echo "  CORES=8                      CPU cores              VENV=folder     the environment's folder"
 
