@@ -18,9 +18,11 @@ import pandas as pd
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "workflow"))
 
+from softmax_bottleneck.heads.registry import declaration  # noqa: E402
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records  # noqa: E402
 from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, head_table, numbers, source  # noqa: E402
 from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
+from softmax_bottleneck.report.claims import natural  # noqa: E402
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
 from softmax_bottleneck.report.report import environment  # noqa: E402
@@ -303,6 +305,19 @@ def stages(archives: Sequence[FinishedStudy]) -> list[str]:
     return ["", *table(rows), ""]
 
 
+def price_of_width(archived: FinishedStudy, width: int = 16) -> list[str]:
+    """Return a table of the share of the context-free KL that every head of a width loses on every natural truth."""
+    prices = [price for price in natural.prices_of(archived.records) if price.width == width]
+    shares = {(price.truth, price.head): f"{100 * price.share.value:.2f} %" for price in prices}
+    heads = list(dict.fromkeys(head for _, head in shares))
+    rows = [
+        [truth, *(shares[truth, head] for head in heads)]
+        for truth in natural.TRUTHS
+        if any(price.truth == truth for price in prices)
+    ]
+    return ["", *table([[f"share lost, d = {width}", *(declaration(head).label for head in heads)], *rows]), ""]
+
+
 def rank_demonstration(archived: FinishedStudy) -> list[str]:
     """Return a table of the ranks of untrained layers by number of components, with the published ranks."""
     found, printed = archived.records.synthetic, pd.read_csv(MERITY)
@@ -497,6 +512,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "mixture runs": partial(mixture_runs, studies),
         "Kanai's stages": partial(stages, [by_study["kanai-small"][0], by_study["ptb-cpu"][0]]),
         "Merity's ranks": partial(rank_demonstration, by_study[PICTURED][0]),
+        "prices": partial(price_of_width, by_study["price-three"][0]),
         "Dirichlet fits": partial(dirichlet, by_study["dirichlet"][0]),
         "words of ptb": partial(words_of_ptb, by_study["ptb-words"][0]),
         "widths": partial(widths, by_study["ptb-words"][0]),

@@ -229,7 +229,7 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
         "studies": len({one.study for one in studies}),
         "runs": len(runs),
     }
-    assert [one["kind"] for one in shown["findings"]] == 3 * ["rates exploratory"] + [""] + 2 * ["exploratory"]
+    assert [one["kind"] for one in shown["findings"]] == 3 * ["rates exploratory"] + 3 * ["exploratory"]
 
 
 def test_what_findings_name_exists(shipped) -> None:

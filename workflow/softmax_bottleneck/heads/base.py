@@ -182,7 +182,7 @@ class SingleSoftmaxHead(Head):
         return self.pointwise.is_identity
 
     def contexts(self, h: Tensor) -> Tensor:
-        """As ``Head.contexts``; without dropout in evaluation mode."""
+        """Return what `Head.contexts` defines, without dropout in evaluation mode."""
         return self._contexts(h, None) if self.is_log_linear else super().contexts(h)
 
 

@@ -63,7 +63,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `costs`: texts for the setting `measured_in`: `size` relative to the softmax, ranks `press` and `effective`;
           and `time`, the range of time ratios over the head's contrasts in the family. Empty without runs in
           `measured_in`.
-        * `at_time`: changes against the best softmax that takes no more time, as text; a dash if none was timed.
+        * `at_time`: changes against the best wider softmax that takes no more time, as text; a dash if none was timed.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`, `lower`, `higher`, `gain`, `basis`, `by_family`: see the function `advice`.
     """
@@ -107,7 +107,7 @@ def _adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:
 
 
 def _at_equal_time(samples: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast]) -> str:
-    """Return a head's changes against the best softmax of any width that takes no more time (LSTMs, natural text)."""
+    """Return a head's changes against the best wider softmax that takes no more time (LSTMs, natural text)."""
     on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
     equal = [contrast for contrast in on_text if contrast.is_equal_size]
     rivals = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]

@@ -211,7 +211,8 @@ def sentence(table: Sequence[Price], truth: str) -> str:
     """Return the verdict on a truth as text, with the heads that pay and the widths at which none can."""
     own = [price for price in table if price.truth == truth]
     paying = [(one, declaration(one.head).label) for one in candidates(own) if one.verdict == PAYS]
-    names = [f"{label} at d = {one.width:g}" + ", also at equal time" * one.pays_at_time for one, label in paying]
+    at_time = {True: ", also at equal time", False: ""}
+    names = [f"{label} at d = {one.width:g}{at_time[one.pays_at_time]}" for one, label in paying]
     text = {
         PAYS: f"A head with more rank pays ({'; '.join(names)}).",
         NONE: f"No head with more rank pays at d = {LEAST_WIDTH} or more.",
