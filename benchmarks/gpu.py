@@ -199,10 +199,10 @@ def spectrum(place: Place, corpus: str) -> list[dict[str, Any]]:
     m, n = (300, 200) if place.dry else SIZES[corpus]
     head_VD = torch.randn(n, 16, device=place.device)
 
-    def chunks() -> Iterator[np.ndarray[Any, Any]]:
+    def chunks() -> Iterator[torch.Tensor]:
         for start in range(0, m, 4096):
             h_RD = torch.randn(min(4096, m - start), 16, device=place.device)
-            yield torch.log_softmax(h_RD @ head_VD.T, 1).sigmoid().cpu().numpy()  # of full rank
+            yield torch.log_softmax(h_RD @ head_VD.T, 1).sigmoid()  # of full rank
 
     began = time.perf_counter()
     make = functools.partial(DeviceGram, torch=torch, device=place.device)

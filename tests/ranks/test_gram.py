@@ -19,6 +19,7 @@ from softmax_bottleneck.ranks import (
     rank_report,
     spectra,
 )
+from softmax_bottleneck.store.errors import DataError
 
 ON_DEVICE = partial(DeviceGram, torch=torch, device="cpu")  # takes a GPU's code path
 
@@ -60,18 +61,36 @@ def test_inertia_needs_two_by_two_blocks_and_reads_the_lower_triangle() -> None:
     assert [inertia_count(swap, threshold) for threshold in (0.0, -2.0, 2.0)] == [1, 2, 0]
 
 
+@pytest.mark.parametrize("to_chunk", [np.asarray, torch.from_numpy])
 @pytest.mark.parametrize("first", [None, 97, 900])
 @pytest.mark.parametrize(("m", "n"), [(1500, 300), (300, 1500)])
-def test_a_device_finds_the_spectra_of_the_cpu(m, n, first, monkeypatch) -> None:
+def test_a_device_finds_the_spectra_of_the_cpu(m, n, first, to_chunk, monkeypatch) -> None:
     monkeypatch.setattr(spectra, "DIRECT_ENTRIES", 0)
     matrix = (rng().normal(size=(m, n)) - 3).astype(np.float32)
-    on_device = nested_singular_values(in_chunks(matrix), n, first, make_gram=ON_DEVICE)
+    on_device = nested_singular_values(map(to_chunk, in_chunks(matrix)), n, first, make_gram=ON_DEVICE)
     for found, cpu in zip(on_device, nested_singular_values(in_chunks(matrix), n, first), strict=True):
         assert (found is None) == (cpu is None)
         if found is not None:
             assert np.abs(found.sigma**2 - cpu.sigma**2).max() <= found.noise_floor**2 + cpu.noise_floor**2
             assert found.method == f"{cpu.method} (cpu)"
             assert rank_report(found).metrics() == rank_report(cpu).metrics()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_tensors_are_summed_where_they_are_and_checked_by_row(dtype) -> None:
+    rows = torch.from_numpy(rng().normal(size=(4000, 300))).to(dtype)
+    gram_nn = ON_DEVICE(300)
+    for chunk in rows.split(1300):
+        gram_nn.add(chunk)
+    assert gram_nn._block.dtype == dtype  # no copy in main memory, and none that is wider
+    gram_nn._add_block()
+    exact = rows.double().numpy().T @ rows.double().numpy()
+    np.testing.assert_allclose(gram_nn.matrix.numpy(), exact, rtol=0, atol=1e-10)
+    rows[3001, 7] = float("nan")
+    with pytest.raises(DataError, match="row 3001, column 7 of the matrix is nan"):
+        gram_singular_values(rows.split(1300), 300, make_gram=ON_DEVICE)
+    with pytest.raises(DataError, match="float16"):
+        gram_singular_values([rows.half()], 300, make_gram=ON_DEVICE)
 
 
 def fail(values: torch.Tensor) -> torch.Tensor:

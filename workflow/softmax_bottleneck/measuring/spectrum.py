@@ -5,7 +5,7 @@ Suffixes: T contexts of the test text, N contexts of one chunk or of the whole t
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,7 +119,9 @@ def spectra(
     model.eval()
     hidden = torch.from_numpy(hidden_TD).to(model.head.decoder.weight.device)
     if not model.head.is_log_linear:
-        chunks = (log_p_NV.cpu().numpy() for log_p_NV in chunks_of(model.head, hidden))
+        chunks: Iterator[Any] = chunks_of(model.head, hidden)  # those of a GPU stay there
+        if hidden.device.type == "cpu":
+            chunks = map(Tensor.numpy, chunks)
         return ranks.nested_singular_values(
             chunks, model.head.decoder.out_features, first_rows, make_gram=gram_maker(hidden.device)
         )

@@ -62,7 +62,7 @@ class Gram:
                 " which this machine cannot give: use one with more memory or a smaller vocabulary"
             ) from None
         self._solver = solver or lapack_eigenvalues
-        self._block = np.empty((self._rows_at_once(n), n), self._held_as(np.dtype(np.float64)))
+        self._block = self._empty(self._rows_at_once(n), n, "float64")
         self.depth = max(BLOCK, len(self._block))
         self._filled = 0
         self._method = ""
@@ -74,14 +74,12 @@ class Gram:
     def _rows_at_once(self, n: int) -> int:
         return max(1, min(BLOCK, SYRK_ENTRIES // n))
 
-    def _held_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """Return the number type in which rows of type `dtype` are collected: float64, which dsyrk reads."""
-        return np.dtype(np.float64)
+    def _empty(self, rows: int, n: int, dtype: str) -> Any:
+        """Return a block for rows of type `dtype`: in float64, which dsyrk reads."""
+        return np.empty((rows, n))
 
     def add(self, chunk: Floats) -> None:
         """Add the products row^T row of a chunk of rows [any, n]; the caller may then overwrite the chunk."""
-        if not self._filled and self._block.dtype != self._held_as(chunk.dtype):
-            self._block = np.empty(self._block.shape, self._held_as(chunk.dtype))
         start = 0
         while start < len(chunk):
             part = chunk[start : start + len(self._block) - self._filled]
@@ -185,12 +183,19 @@ class DeviceGram(Gram):
     def _rows_at_once(self, n: int) -> int:
         return max(1, min(DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES // n))
 
-    def _held_as(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        """Return `dtype` itself: half as many bytes go to the device, which widens float32 exactly."""
-        return dtype
+    def _empty(self, rows: int, n: int, dtype: str) -> Any:
+        """Return a block on the device, of type `dtype`: float32 takes half the memory and is widened exactly."""
+        return self._torch.empty(rows, n, dtype=getattr(self._torch, dtype), device=self._device)
 
-    def _add_products(self, rows: Floats) -> None:
-        rows_RN = self._torch.from_numpy(rows).to(self._device).double()
+    def add(self, chunk: Floats | Any) -> None:
+        """Add the products row^T row of a chunk of rows [any, n]; a tensor of the device does not leave it."""
+        chunk = self._torch.as_tensor(chunk)
+        if not self._filled and self._block.dtype != chunk.dtype:
+            self._block = self._empty(len(self._block), len(self.matrix), str(chunk.dtype).removeprefix("torch."))
+        super().add(chunk)
+
+    def _add_products(self, rows: Any) -> None:
+        rows_RN = rows.double()
         self.matrix.addmm_(rows_RN.T, rows_RN)
 
     def spectrum_so_far(self, m: int, n: int, dtype: str) -> Spectrum:

@@ -37,7 +37,15 @@ import numpy as np
 import scipy.linalg
 
 from softmax_bottleneck.ranks.gram import BLOCK, Gram
-from softmax_bottleneck.ranks.spectrum import FLOAT64_EPS, Float64, Floats, Spectrum, refuse_empty, refuse_non_finite
+from softmax_bottleneck.ranks.spectrum import (
+    FLOAT64_EPS,
+    Float64,
+    Floats,
+    Spectrum,
+    on_host,
+    refuse_empty,
+    refuse_non_finite,
+)
 from softmax_bottleneck.store.errors import DataError
 
 Progress = Callable[[int], None]
@@ -149,6 +157,7 @@ def nested_singular_values(
 
     Args:
         chunks: consecutive rows [any, n_columns], float32 or float64; the caller may reuse one buffer for all chunks.
+            Tensors stay on their device if `make_gram` returns a `DeviceGram`.
         n_columns: width of every chunk.
         first_rows: number of rows at the start of the matrix whose singular values are returned separately, or None.
         progress: called once per chunk with the number of rows read so far.
@@ -168,9 +177,9 @@ def nested_singular_values(
     refuse_empty(stream.count, n_columns)
     first = None
     if first_rows is not None and first_rows <= stream.count:
-        first = _spectrum_of_held(np.concatenate(held)[:first_rows], stream.dtype, make_gram)
+        first = _spectrum_of_held(_joined(held)[:first_rows], stream.dtype, make_gram)
     if not _is_tall(stream.count, n_columns):
-        whole = _spectrum_of_held(np.concatenate(held), stream.dtype, make_gram)
+        whole = _spectrum_of_held(_joined(held), stream.dtype, make_gram)
     else:
         gram, count = make_gram(n_columns), 0
         for chunk in chain(_drain(held), rows):
@@ -212,7 +221,7 @@ def _hold(rows: Iterator[Floats], n_columns: int) -> deque[Floats]:
     held: deque[Floats] = deque()
     count = 0
     for chunk in rows:
-        held.append(chunk.copy())
+        held.append(chunk.copy() if isinstance(chunk, np.ndarray) else chunk.clone())
         count += len(chunk)
         if _is_tall(count, n_columns):
             break
@@ -247,12 +256,18 @@ class _Rows:
         """Raise DataError if a chunk has a wrong shape or type, or another type than the first chunk."""
         if chunk.ndim != 2 or chunk.shape[1] != self._n_columns:
             raise DataError(f"a chunk of rows has shape {chunk.shape}, expected (any, {self._n_columns})")
-        self.dtype = self.dtype or chunk.dtype.name
-        if chunk.dtype.name != self.dtype or self.dtype not in ("float32", "float64"):
+        dtype = str(chunk.dtype).removeprefix("torch.")
+        self.dtype = self.dtype or dtype
+        if dtype != self.dtype or self.dtype not in ("float32", "float64"):
             raise DataError(
-                f"a chunk of rows is {chunk.dtype.name}, expected float32 or float64 and the same throughout"
+                f"a chunk of rows is {dtype}, expected float32 or float64 and the same throughout"
                 f" (before it: {self.dtype})"
             )
+
+
+def _joined(held: deque[Floats]) -> Floats:
+    """Return the rows of all chunks as one array in main memory."""
+    return np.concatenate([on_host(chunk) for chunk in held])
 
 
 def _drain(held: deque[Floats]) -> Iterator[Floats]:

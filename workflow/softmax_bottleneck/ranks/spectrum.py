@@ -56,14 +56,22 @@ class Spectrum:
         return {name: np.asarray(value) for name, value in vars(self).items()}
 
 
-def refuse_non_finite(values: Floats, what: str, first_row: int = 0) -> None:
+def on_host(values: Floats | Any) -> Floats:
+    """Return an array as it is, and a tensor of any device as an array in main memory."""
+    return values if isinstance(values, np.ndarray) else values.cpu().numpy()
+
+
+def refuse_non_finite(values: Floats | Any, what: str, first_row: int = 0) -> None:
     """Raise DataError if a vector or matrix has a nan or an infinity.
 
     Args:
-        values: the vector or matrix.
+        values: the vector or matrix; a tensor is checked on its device.
         what: its name in the message, e.g. "the weights".
         first_row: number of the first row of `values` in the whole matrix, if `values` is a chunk of it.
     """
+    if not isinstance(values, np.ndarray) and bool(values.isfinite().all()):
+        return
+    values = on_host(values)
     indices = np.argwhere(~np.isfinite(values))
     if not len(indices):
         return
