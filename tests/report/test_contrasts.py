@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck.report import archive, contrasts
+from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.contrasts import Contrast
 from softmax_bottleneck.study import study_file as schema
 from trained_examples import Trained, near, study
@@ -77,19 +78,39 @@ def test_seeds_that_chose_a_rate_are_left_out_if_three_others_remain() -> None:
     assert sorted(only([search, confirmed]).baseline.log_ppl) == [2, 3, 4]
 
 
-def test_a_search_brackets_the_rate_that_its_study_trains() -> None:
-    def tuned(best: float, other: float | None) -> Contrast:
-        points = ((10, 60.0), (20, best), (40, other))
-        trials = [{"point": {"schedule.learning_rate": rate}, "valid_ppl": ppl} for rate, ppl in points]
-        models = ("softmax", "mos")
-        choices = tuple({"dataset": "made-up", "model": model, "curve": trials} for model in models)
-        own = study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))
-        return only([replace(own, tuned=choices)])
+def searched(own: FinishedStudy, **curves: dict[int, float | None]) -> FinishedStudy:
+    """Return a study that searched models on seed 1: {model: {learning rate: validation perplexity}}."""
+    choices = []
+    for model, curve in curves.items():
+        trials = [
+            {"point": {"schedule.learning_rate": rate}, "valid_ppl": ppl, "runs": [f"made-up/{model}-{rate}/1-00"]}
+            for rate, ppl in curve.items()
+        ]
+        choices.append({"dataset": "made-up", "model": model, "curve": trials})
+    return replace(own, tuned=tuple(choices))
 
-    for other in (70.0, None):  # a diverged trial bounds the search, too
-        found = tuned(50.0, other)
-        assert found.is_tuned and found.model.choice.tried == (10, 20, 40) and found.n == (3, 3)
-    assert not contrasts.samples([study(mos=Trained(head="mos", ppl=near(45)))]).popitem()[1].choice.is_interior
+
+@pytest.mark.parametrize("other", [70.0, None])  # a diverged trial bounds the search, too
+def test_a_search_alone_decides_the_rate_and_its_seed_is_not_compared(other) -> None:
+    seeds = [2, 3, 4]
+    own = study(softmax=Trained(ppl=near(50), seeds=seeds), mos=Trained(head="mos", ppl=near(45), seeds=seeds))
+    before = study("before", softmax=Trained(ppl=[60], valid=[1]), softmax_r5=Trained(ppl=[9], valid=[1], rate=5),
+                   mos_r40=Trained(head="mos", ppl=[9], valid=[1], rate=40))  # fmt: skip
+    curve = {10: 60.0, 20: 50.0, 40: other}
+    found = only([searched(own, softmax=curve, mos=curve), before])
+    assert found.is_tuned and found.has_equal_search and found.change == pytest.approx(-10)
+    assert (found.baseline.choice.tried, found.model.choice.tried) == ((5, 10, 20, 40), (10, 20, 40))
+    assert (found.n, sorted(found.baseline.log_ppl)) == ((3, 3), seeds)
+    assert contrasts.at_shared_rates(found).change == pytest.approx(-10)
+
+
+def test_a_search_is_no_equal_one_if_only_one_side_has_it_or_it_ends_on_an_edge() -> None:
+    own = study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))
+    inside, edge = {10: 60.0, 20: 50.0, 40: 55.0}, {7: 60.0, 10: 55.0, 20: 50.0}
+    assert not only([searched(own, softmax=inside)]).has_equal_search
+    assert not only([searched(own, softmax=inside, mos=edge)]).has_equal_search
+    unshared = contrasts.at_shared_rates(only([searched(own, softmax=inside)]))
+    assert unshared.n == (3, 3) and unshared.change == pytest.approx(-10)
 
 
 def test_contrasts_that_a_study_declares_are_named() -> None:

@@ -12,6 +12,7 @@ from scipy import stats
 from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, scatter
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.head_table import head_table
+from softmax_bottleneck.study import study_file as schema
 from trained_examples import Trained, near, study
 
 MIXTURE = {"components": 5, "dropout_latent": 0}
@@ -105,6 +106,37 @@ def test_a_named_pointwise_head_with_a_gain_overturns_that_none_is_shown(ss: flo
 def test_contrasts_that_no_study_named_make_no_finding() -> None:
     own = found(mixtures(50, 47, 45, name="another"))
     assert not any(finding.is_named for finding in own.values()) and "mixing-contexts" not in own
+
+
+@pytest.mark.parametrize(
+    ("levels", "state", "by"),
+    [
+        ([45.0, 45.0], "holds", "11.1"),
+        ([45.0, 50.0], "holds", "11.1"),
+        ([55.0, 50.0], "fails", "9.1"),
+        ([45.0, 55.0], "open", "11.1"),
+        ([50.0, 50.0], "equal", ""),
+        ([50.0, 49.3], "holds", "1.4"),
+    ],
+)
+def test_a_named_contrast_at_the_same_time_compares_mos_with_a_wider_softmax(levels, state, by) -> None:
+    even = [50.0, 50.01, 49.99]
+    pair = schema.Contrast(model="mos", against="wide", label="the same time", same_size=False)
+    both = [
+        study(dataset, dataset, mos=Trained(head="mos", options=MIXTURE, ppl=even),
+              wide=Trained(ppl=[ppl * level / 50 for ppl in even], width=64, metrics={"parameters": 3e6}))
+        for dataset, level in zip(("ptb", "wt2-small"), levels, strict=True)
+    ]  # fmt: skip
+    one, other = (replace(own, contrasts=schema.Contrasts(family=(pair,), margin=0.01)) for own in both)
+    frames = {name: pd.concat([getattr(own.records, name) for own in both]) for name in ("rows", "states")}
+    joined = replace(one, records=replace(one.records, **frames), settings=one.settings | other.settings,
+                     corpora={"ptb": "Ptb", "wt2-small": "Wt2"})  # fmt: skip
+    every = found(joined)
+    finding = every["same-time"]
+    assert (finding.state, finding.is_named, finding.facts["size"]) == (state, True, "3.0")
+    assert finding.facts["by"].startswith(by) and "equal-time" not in every
+    assert findings.verdict(every).endswith(findings.TEXTS["answer"]["time"][state])
+    assert "training time" not in findings.not_shown(findings.Evidence.of([joined]))
 
 
 def test_a_wider_softmax_in_the_time_of_mos_is_an_estimate() -> None:

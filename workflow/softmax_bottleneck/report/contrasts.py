@@ -30,7 +30,6 @@ EQUAL_TIME = 0.05  # relative difference of seconds per epoch
 TIMED = 3  # runs of each side on a machine that a ratio of times needs; chosen after the runs
 SHAPE = ("hidden_size", "context_size")  # of a body; they make up for the parameters of a head
 RATE = "learning_rate"
-SEARCH = -1  # stands for the seeds of a study's search, which has only the mean of their validation losses
 NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-sgd": "", "nt-asgd": "NT-ASGD"}
 
 
@@ -114,6 +113,7 @@ class Sample:
     model: Model
     runs: Sequence[TrainedRun]
     searched: Mapping[float, float] = field(default_factory=dict)  # log validation perplexities of a search by rate
+    search_seeds: frozenset[int] = frozenset()
     left_out: frozenset[int] = frozenset()  # seeds that chose the settings of this model
 
     def _logs(self, metric: str, rate: float) -> dict[int, float]:
@@ -122,11 +122,15 @@ class Sample:
 
     @cached_property
     def choice(self) -> Choice:
-        """The learning rate with the lowest validation perplexity; diverged runs count as infinitely bad."""
+        """The learning rate with the lowest validation perplexity; diverged runs count as infinitely bad.
+
+        If a study searched it, the search alone decides, and its seeds are not compared. Other rates count as tried.
+        """
         losses = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
-        for rate, loss in self.searched.items():
-            losses.setdefault(rate, {})[SEARCH] = loss
-        return choose(losses)
+        if not self.searched:
+            return choose(losses)
+        tried = tuple(sorted({*losses, *self.searched}))
+        return Choice(min(self.searched, key=lambda rate: self.searched[rate]), tried, self.search_seeds)
 
     @cached_property
     def log_ppl(self) -> dict[int, float]:
@@ -172,12 +176,14 @@ class Sample:
 def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
     """Return {model: its sample} of all finished runs whose settings are known."""
     runs_of: dict[Model, dict[tuple[str, str, float | None], TrainedRun]] = {}
-    searches: dict[Model, dict[float, float]] = {}
+    searches: dict[Model, tuple[dict[float, float], set[int]]] = {}
     for study in studies:
         for choice in study.tuned:
             run = study.settings.get((choice["dataset"], choice["model"]))
             if run and not _repeats_tokens(run.dataset):
-                searches.setdefault(_model_of(run), {}).update(_curve(choice))
+                curve, seeds = searches.setdefault(_model_of(run), ({}, set()))
+                curve.update(_curve(choice))
+                seeds.update(_seed(path) for trial in choice["curve"] for path in trial["runs"])
         synthetic = {data.dataset for data in study.views if data.truth}
         rows = study.records.rows
         plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")].set_index("metric")
@@ -191,7 +197,16 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
             trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, metrics)
             # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
             runs_of.setdefault(model, {})[state["run_id"], machine, metrics.get("sec_per_epoch")] = trained
-    return {model: Sample(model, list(runs.values()), searches.get(model, {})) for model, runs in runs_of.items()}
+    pooled = {}
+    for model, runs in runs_of.items():
+        curve, seeds = searches.get(model, ({}, set()))
+        pooled[model] = Sample(model, list(runs.values()), curve, frozenset(seeds))
+    return pooled
+
+
+def _seed(path: str) -> int:
+    """Return the seed in the path of a run, such as 1 for `ptb/mos/1-0123456789ab`."""
+    return int(path.rpartition("/")[2].partition("-")[0])
 
 
 @cache
@@ -319,8 +334,12 @@ class Contrast:
 
     @property
     def has_equal_search(self) -> bool:
-        """True if the same learning rates were tried for both sides; otherwise one side may only be tuned better."""
-        return self.model.choice.tried == self.baseline.choice.tried
+        """True if both sides were searched up to a bracketed rate, or the same learning rates were tried for both.
+
+        Otherwise one side may only be tuned better.
+        """
+        is_searched = bool(self.model.searched and self.baseline.searched)
+        return (is_searched and self.is_tuned) or self.model.choice.tried == self.baseline.choice.tried
 
     @property
     def is_tuned(self) -> bool:
@@ -499,8 +518,12 @@ def at_shared_rates(contrast: Contrast) -> Contrast:
     """Return the contrast of the runs at the learning rates that were tried for both sides."""
     sides = (contrast.model, contrast.baseline)
     shared = set(sides[0].choice.tried) & set(sides[1].choice.tried)
-    samples_at = (replace(side, runs=[run for run in side.runs if run.rate in shared]) for side in sides)
-    return Contrast(contrast.label, *samples_at) if shared else contrast
+
+    def at_shared(side: Sample) -> Sample:
+        searched = {rate: loss for rate, loss in side.searched.items() if rate in shared}
+        return replace(side, runs=[run for run in side.runs if run.rate in shared], searched=searched)
+
+    return Contrast(contrast.label, *map(at_shared, sides)) if shared else contrast
 
 
 def named(

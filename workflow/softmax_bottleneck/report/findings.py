@@ -31,12 +31,19 @@ from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
 LAYERS = ("tanh layer against Softmax", "MoC against tanh layer")  # named contrasts
+PROBABILITIES = ("MoS against tanh layer", "MoS against Softmax")
+SAME_TIME = "MoS against Softmax, the same time"
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
 WEAK = CLAIMS["window-correlation"]["thresholds"]["weak"]  # a correlation is weak below it
 CHANGE = "change in test perplexity, % (orange: exploratory)"  # an axis, whose range all figures share
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
-HOLDS, OPEN, FAILS = "holds", "open", "fails"  # states of a finding, and keys of its texts in report/findings.yaml
+HOLDS, OPEN, FAILS, EQUAL = (
+    "holds",
+    "open",
+    "fails",
+    "equal",
+)  # states of a finding, and keys of its texts in report/findings.yaml
 
 
 @dataclass(frozen=True)
@@ -192,7 +199,7 @@ def share_text(part: Contrast, whole: Contrast) -> str:
 
 def mixing_probabilities(evidence: Evidence) -> Finding | None:
     """Return the finding that MoS has a lower perplexity than MoC; None without the named contrast."""
-    return _by_mixing(evidence, "MoS against MoC", (), (), ["MoS against Softmax"])
+    return _by_mixing(evidence, "MoS against MoC", (), (), PROBABILITIES)
 
 
 def rank_without_mixing(evidence: Evidence) -> Finding | None:
@@ -327,11 +334,47 @@ def _fitted(what: str) -> str:
     return labels.get(plain, plain) + (", narrower" if name != plain else "")
 
 
-def equal_time(evidence: Evidence) -> Finding | None:
-    """Return the estimate of MoS against the best softmax that takes no more time; None if no wider one was timed.
+def same_time(evidence: Evidence) -> Finding | None:
+    """Return the finding on MoS against a wider softmax that trains as long; None if no study named this contrast.
 
-    It needs three seeds of both: it holds if the softmax is significantly better, and fails if MoS is.
+    It holds if MoS is significantly above the softmax on a corpus and below it on none, and fails the other way round.
+    It is EQUAL if every interval lies inside the margin that the studies declared.
     """
+    own = contrasts.distinct(one for one in evidence.named if one.contrast.label == SAME_TIME and one.contrast.ends)
+    if not own:
+        return None
+    margin = min(100 * study.contrasts.margin for study in evidence.studies if study.contrasts)
+    above, below = ([one for one in own if one.p < ALPHA and sign * one.contrast.change > 0] for sign in (1, -1))
+    are_equal = all(-margin < end < margin for one in own for end in one.contrast.ends or ())
+    shown = [one.contrast for one in own]
+    decided = [one.contrast for one in (above or below)]
+    return Finding(
+        state=HOLDS if above and not below else FAILS if below and not above else EQUAL if are_equal else OPEN,
+        number=own[0].text,
+        figure=DotPlot(_rows(shown, []), CHANGE),
+        studies=[name for one in shown for name in one.studies],
+        is_named=True,
+        facts={
+            "by": numbers.span([abs(one.change) for one in decided]),
+            "corpora": _join(contrasts.corpora(decided)),
+            "changes": _join(f"{one.short_text} on {one.setting.labels[0]}" for one in shown),
+            "margin": numbers.percent(margin / 100),
+            "basis": contrasts.basis(shown),
+            "size": numbers.span([1 / one.size for one in shown]),
+            "time": contrasts.time_range(shown),
+        },
+        details=[one.text for one in own[1:]],
+    )
+
+
+def equal_time(evidence: Evidence) -> Finding | None:
+    """Return the estimate of MoS against the best softmax that takes no more time.
+
+    The result is None if no wider one was timed, or if a study named such a contrast (`same_time`). It needs three
+    seeds of both: it holds if the softmax is significantly better, and fails if MoS is.
+    """
+    if same_time(evidence):
+        return None
     lstms = [one for one in evidence.against("MoS") if one.setting.is_lstm and not one.setting.is_synthetic]
     equal = [one for one in lstms if one.is_equal_size]
     known = [(one, rival) for one in equal if (rival := contrasts.at_equal_time(evidence.found, one))]
@@ -392,8 +435,8 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     )
 
 
-IN_ORDER = (mixing_contexts, mixing_probabilities, rank_without_mixing, natural_distributions, known_distributions,
-            equal_time)  # fmt: skip
+IN_ORDER = (mixing_contexts, mixing_probabilities, same_time, rank_without_mixing, natural_distributions,
+            known_distributions, equal_time)  # fmt: skip
 FINDINGS: Mapping[str, Callable[[Evidence], Finding | None]] = {  # named as in report/findings.yaml
     find.__name__.replace("_", "-"): find for find in IN_ORDER
 }
@@ -404,14 +447,16 @@ def verdict(found: Mapping[str, Finding]) -> str:
 
     A gain of MoS over MoC, or of a pointwise head, speaks for rank; a gain of MoC over the softmax, or pointwise heads
     without one, against. Unless all named findings that are not open point the same way, the answer is `mixed` if all
-    of its states are met, else `either`.
+    of its states and none of those of `unless` are met, else `either`. A sentence on equal time follows if one applies.
     """
     texts, states = TEXTS["answer"], {f"{name} {finding.state}" for name, finding in found.items()}
     if not any(finding.is_named for finding in found.values()):
         return str(texts["none"])
     leads = [texts[key]["text"] for key in ("for", "against") if states.intersection(texts[key]["if"])]
-    mixed = texts["mixed"]["text"] if states.issuperset(texts["mixed"]["if"]) else texts["either"]
-    return str(leads[0] if len(leads) == 1 else mixed)
+    is_mixed = states.issuperset(texts["mixed"]["if"]) and not states.intersection(texts["mixed"]["unless"])
+    lead = leads[0] if len(leads) == 1 else texts["mixed"]["text"] if is_mixed else texts["either"]
+    time = found.get("same-time")
+    return " ".join([lead, *([texts["time"][time.state]] if time else [])])
 
 
 def not_shown(evidence: Evidence) -> str:
@@ -419,8 +464,9 @@ def not_shown(evidence: Evidence) -> str:
     named = [one.contrast for one in contrasts.distinct(evidence.named)]
     lstms = [one.setting for one in named if one.ends and one.setting.is_lstm and not one.setting.is_synthetic]
     width = max((setting.facts["embedding_size"] for setting in lstms), default=0)
-    tuned = sum(one.is_tuned for one in named)
-    return TEXTS["not_shown"].format(width=width, tuned=tuned, named=len(named)) if lstms else ""
+    facts = {"width": width, "tuned": sum(one.is_tuned for one in named), "named": len(named)}
+    time = "" if same_time(evidence) else ", equal training time"
+    return TEXTS["not_shown"].format(time=time, **facts) if lstms else ""
 
 
 def picture(found: Mapping[Model, Sample]) -> Scatter:
