@@ -25,7 +25,7 @@ from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa
 from softmax_bottleneck.report.claims import natural  # noqa: E402
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
-from softmax_bottleneck.report.report import environment  # noqa: E402
+from softmax_bottleneck.report.page import environment  # noqa: E402
 
 README, PAGE, EVIDENCE = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "evidence.md"
 FIGURES = ROOT / "docs" / "findings"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import pandas as pd
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.records import collection
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
 from softmax_bottleneck.report.claims import Claim, ledger, of_study, to_json
@@ -56,7 +56,7 @@ def records_of(rows: Iterable[Row], place: str = CORPUS, **facts: float) -> Reco
 def judged(study: Study) -> None:
     """Collect and judge a study that has run, without drawing anything."""
     folder = study.store.study_folder(study.name)
-    records = collect.collect_to(study, folder)
+    records = collection.collect_to(study, folder)
     entries = ledger(records, of_study(study), study)
     artefacts.write_json(folder / "claims.json", to_json(study, records, entries))
 

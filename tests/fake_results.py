@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import render, report
+from softmax_bottleneck.records import collection, records
+from softmax_bottleneck.report import contents
+from softmax_bottleneck.report import page as html
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
@@ -211,9 +212,9 @@ def write_all(study: Study) -> None:
 def build(study: Study) -> Path:
     """The study's page, by the steps that make it."""
     folder = study.store.study_folder(study.name)
-    collect.collect_to(study, folder)
-    render.render(study, folder)
-    return report.report(folder)
+    collection.collect_to(study, folder)
+    contents.write(study, folder)
+    return html.write(folder)
 
 
 def page(study: Study) -> str:

@@ -11,13 +11,9 @@ from typing import Any
 import fake_results as fake
 import yaml
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora.download import download
-from softmax_bottleneck.corpora.tokenise import tokenise
-from softmax_bottleneck.measuring.measure import measure as measure_step
+from softmax_bottleneck.steps import check, download, measure, tokenise, train
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training.check import check
-from softmax_bottleneck.training.train import train
 
 DATASET: dict[str, Any] = {
     "name": "tiny", "kind": "language", "title": "A tiny language",
@@ -91,12 +87,12 @@ def load(folder: Path, study: dict[str, Any] | None = None, dataset: dict[str, A
 def tokenised(folder: Path) -> Study:
     """The study in the working directory `folder`, its corpus ready."""
     study = load(folder)
-    download(study, "tiny", quiet)
-    tokenise(study, "tiny", quiet)
+    download.download(study, "tiny", quiet)
+    tokenise.tokenise(study, "tiny", quiet)
     return study
 
 
-STEPS = (train, measure_step)
+STEPS = (train.train, measure.measure)
 
 
 def finish(study: Study) -> None:
@@ -144,7 +140,7 @@ def checked(folder: Path, to: Path, study: dict[str, Any] | None = None) -> Stud
     """The same where the study is checked as well, so that training is what Snakemake begins with."""
     begun_one = begun(folder, to, study)
     with inside(to):
-        check(begun_one, quiet)
+        check.check(begun_one, quiet)
     return begun_one
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.report import archive
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -55,7 +55,7 @@ def test_the_table_is_made_of_the_records() -> None:
 
 def test_the_runs_and_hours_of_the_full_study_are_those_of_its_plan() -> None:
     study = config.load_study(ROOT / "config" / "paper.yaml")
-    hours = sum(cost.gpu_h for _, cost in check.costs(study).values())
+    hours = sum(cost.gpu_h for _, cost in feasibility.costs(study).values())
     for page in (ROOT / "docs" / "running.md", ROOT / "config" / "README.md"):
         text = page.read_text("utf-8")
         runs, stated = re.search(r"full size: ([\d,]+) runs \| about ([\d,]+) GPU hours", text).groups()

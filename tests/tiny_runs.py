@@ -20,8 +20,9 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.jobs import processes, resumable
 from softmax_bottleneck.jobs.resumable import Options
+from softmax_bottleneck.steps import dynamic
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.training import dynamic, dynamic_evaluation, fit, free_contexts, model, train, trainer
+from softmax_bottleneck.training import dynamic_evaluation, fitting, free_contexts, loop, model, trainer
 
 VOCABULARY = 30
 BODY = {
@@ -115,7 +116,7 @@ class Kind:
 
 
 def run_training(folder: Path, options: Options = resumable.DEFAULTS, other: bool = False) -> dict[str, Any]:
-    return train.train_run(make_run(seed=2 if other else 1), CORPUS, folder, options)
+    return loop.train_run(make_run(seed=2 if other else 1), CORPUS, folder, options)
 
 
 def run_dynamic(folder: Path, options: Options = resumable.DEFAULTS, other: bool = False) -> dict[str, Any]:
@@ -130,7 +131,7 @@ def run_dynamic(folder: Path, options: Options = resumable.DEFAULTS, other: bool
 
 def run_fit(folder: Path, options: Options = resumable.DEFAULTS, other: bool = False) -> dict[str, Any]:
     (unit,) = units(DIRICHLET, widths=[3 if other else 2], updates=14)
-    return fit.fit_unit(unit, folder, folder / "laws", options)
+    return fitting.fit_unit(unit, folder, folder / "laws", options)
 
 
 KINDS = {

@@ -14,7 +14,7 @@ from softmax_bottleneck import bodies
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.training import model, train, trained, trainer
+from softmax_bottleneck.training import loop, model, trained, trainer
 from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, changed, make_run, transformer_run
 from tiny_runs import TRANSFORMER_SIZES as SIZES
 
@@ -165,7 +165,7 @@ def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
     """Benka's step size falls after every epoch that does not improve, and a loss is divided by its targets."""
     run = transformer_run(epochs=9, weight_decay=0.0, learning_rate=6.0)
     run = changed(run, body=dataclasses.replace(run.body, **NO_DROPOUT))
-    done = train.train_run(run, CORPUS, tmp_path)
+    done = loop.train_run(run, CORPUS, tmp_path)
     rows, expected = artefacts.read_lines(tmp_path / "epochs.jsonl"), naive_training(run, CORPUS)
     assert len({row["lr"] for row in expected}) > 2  # the rate fell more than once
     for row, naive in zip(rows, expected, strict=True):
@@ -182,6 +182,6 @@ def test_the_plateau_schedule_equals_a_naive_loop(tmp_path):
 def test_averaging_can_begin_with_the_first_update(tmp_path):
     run = make_run(epochs=2)
     run = changed(run, schedule=dataclasses.replace(run.schedule, optimizer="asgd"))
-    done = train.train_run(run, CORPUS, tmp_path)
+    done = loop.train_run(run, CORPUS, tmp_path)
     assert [row["phase"] for row in artefacts.read_lines(tmp_path / "epochs.jsonl")] == ["asgd", "asgd"]
     assert done["switch_epoch"] is None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from softmax_bottleneck.corpora import corpus, tokenise
+from softmax_bottleneck.corpora import corpus, words
 from softmax_bottleneck.corpora.corpus import EOS
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
@@ -46,7 +46,7 @@ def test_expected_counts_name_what_differs():
 @pytest.fixture(scope="module", params=["ptb", "wikitext-2"])
 def real(request, mirror):
     dataset = load_dataset(request.param, DATASETS)
-    return dataset, tokenise.read_corpus(dataset.name, mirror / dataset.mirror)
+    return dataset, words.read_corpus(dataset.name, mirror / dataset.mirror)
 
 
 @pytest.mark.fault("B5")
@@ -68,8 +68,8 @@ def test_real_corpora_are_the_published_ones(real):
 @pytest.mark.corpora
 def test_small_penn_treebank_is_as_declared(mirror):
     dataset = load_dataset("ptb-small", DATASETS)
-    whole = tokenise.read_corpus("ptb", mirror / "ptb")
-    found = tokenise.restrict(whole, dataset.vocabulary_size, dataset.train_tokens, dataset.name)
+    whole = words.read_corpus("ptb", mirror / "ptb")
+    found = words.restrict(whole, dataset.vocabulary_size, dataset.train_tokens, dataset.name)
     corpus.check_expected(found, dataset.expected)
     assert round(corpus.unigram_perplexity(found)) == 199  # an earlier, independent program read this off these texts
 

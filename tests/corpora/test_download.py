@@ -18,8 +18,9 @@ from typing import ClassVar
 import pytest
 from corpus_project import Project, error_of
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora import download
-from softmax_bottleneck.corpora.download import Source, Transfer
+from softmax_bottleneck.corpora import sources
+from softmax_bottleneck.corpora.sources import Source, Transfer
+from softmax_bottleneck.steps.download import download
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.study import load_dataset
@@ -87,7 +88,7 @@ def fetch(folder: Path, *addresses: str, mirror: Path | None = None, scheme: str
     """Fetch a.txt; return the pauses between attempts."""
     pauses: list[float] = []
     how = Transfer(schemes=(scheme,), time_limit_s=0.5, silence_limit_s=0.2, sleep=pauses.append)
-    download.fetch([Source("a.txt", SHA, len(BODY), addresses)], folder, mirror, how)
+    sources.fetch([Source("a.txt", SHA, len(BODY), addresses)], folder, mirror, how)
     return pauses
 
 
@@ -138,7 +139,7 @@ def test_without_network_the_message_says_what_to_do_by_hand(project, monkeypatc
         raise error
 
     monkeypatch.setattr(socket, "create_connection", unreachable)
-    monkeypatch.setattr(download, "Transfer", partial(download.Transfer, sleep=lambda _: None))
+    monkeypatch.setattr(sources, "Transfer", partial(sources.Transfer, sleep=lambda _: None))
     project.declare({"train.txt": {"addresses": ["https://example.org/x"], "sha256": SHA, "bytes": len(BODY)}})
     assert project.call("download") == 2
     message = error_of(capsys)
@@ -166,22 +167,22 @@ def test_local_files_need_no_hash(tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("a b\n", encoding="utf-8")
     file = Source("train.txt", path=mine)
-    download.fetch([file], tmp_path / "corpora")
+    sources.fetch([file], tmp_path / "corpora")
     mine.write_text("c d\n", encoding="utf-8")
-    download.fetch([file], tmp_path / "corpora", mirror=tmp_path)
+    sources.fetch([file], tmp_path / "corpora", mirror=tmp_path)
     assert (tmp_path / "corpora" / "train.txt").read_text(encoding="utf-8") == "c d\n"
     for wrong, message in (
         (Source("train.txt", "0" * 64, path=mine), "correct `path` or `sha256`"),
         (Source("train.txt", path=tmp_path / "gone.txt"), r"gone\.txt: No such file"),
     ):
         with pytest.raises(DataError, match=message):
-            download.fetch([wrong], tmp_path / "other")
+            sources.fetch([wrong], tmp_path / "other")
 
 
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from softmax_bottleneck.corpora.download import Source, Transfer, fetch
+from softmax_bottleneck.corpora.sources import Source, Transfer, fetch
 file = Source("a.txt", sys.argv[3], int(sys.argv[4]), (sys.argv[1],))
 fetch([file], Path(sys.argv[2]), None, Transfer(schemes=("http",)))
 """
@@ -213,7 +214,7 @@ def test_a_copy_with_other_line_ends_becomes_the_declared_text(tmp_path: Path, f
     (tmp_path / "mirror" / "a.txt").write_bytes(form + b"more\n")
     wrong = Source("b.txt", SHA, len(BODY), path=tmp_path / "mirror" / "a.txt")
     with pytest.raises(DataError, match=r"a\.txt: "):
-        download.fetch([wrong], tmp_path)
+        sources.fetch([wrong], tmp_path)
 
 
 @pytest.mark.fault("B24")
@@ -224,7 +225,7 @@ def test_a_wrong_local_file_is_read_once(tmp_path: Path, data: bytes | None) -> 
     pauses: list[float] = []
     file = Source("a.txt", SHA, len(BODY), path=tmp_path / "local.txt")
     with pytest.raises(DataError) as refused:
-        download.fetch([file], tmp_path / "corpora", how=Transfer(sleep=pauses.append))
+        sources.fetch([file], tmp_path / "corpora", how=Transfer(sleep=pauses.append))
     assert pauses == [] and str(refused.value).count("local.txt") == 1
 
 
@@ -233,7 +234,7 @@ def test_a_wrong_local_file_is_read_once(tmp_path: Path, data: bytes | None) -> 
 def test_a_mirror_folder_that_does_not_exist_is_named(project: Project, capsys, monkeypatch, named: str) -> None:
     monkeypatch.setenv("HOME", str(project.folder))
     project.declare({"train.txt": {"addresses": ["https://127.0.0.1:9/a.txt"], "sha256": SHA, "bytes": 9}}, mirror="x")
-    monkeypatch.setattr(download, "Transfer", partial(Transfer, attempts=1))
+    monkeypatch.setattr(sources, "Transfer", partial(Transfer, attempts=1))
     assert project.call("download", "--set", f"mirror={named}") == 2
     folder = f"{project.folder}/no-such-mirror/x" if named.startswith("~") else f"{named}/x"
     note, *_, error = capsys.readouterr().err.splitlines()
@@ -243,7 +244,7 @@ def test_a_mirror_folder_that_does_not_exist_is_named(project: Project, capsys, 
 @pytest.mark.corpora
 def test_the_mirror_holds_what_is_declared(mirror: Path, tmp_path: Path) -> None:
     dataset = load_dataset("word-sim", DATASETS)
-    download.fetch(download.sources(dataset), tmp_path, mirror / dataset.mirror)
+    sources.fetch(sources.sources(dataset), tmp_path, mirror / dataset.mirror)
     for name, entry in dataset.files.items():
         rows = [row.split() for row in (tmp_path / name).read_text(encoding="utf-8").splitlines() if row.strip()]
         assert len(rows) == entry["pairs"]
@@ -253,4 +254,4 @@ def test_the_mirror_holds_what_is_declared(mirror: Path, tmp_path: Path) -> None
 def test_a_corpus_that_is_cut_from_another_names_it() -> None:
     study = config.load_study(DATASETS.parent / "ptb-cpu.yaml")
     with pytest.raises(UserError, match=r"ptb-small: .*download ptb"):
-        download.download(study, "ptb-small", print)
+        download(study, "ptb-small", print)

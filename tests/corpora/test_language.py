@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from softmax_bottleneck.corpora import corpus, tokenise
+from softmax_bottleneck.corpora import corpus, words
 from softmax_bottleneck.corpora.language import generator, load_truth, make_language, write_language
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -157,7 +157,7 @@ def test_similarity_is_the_weighted_correlation_of_columns(nano, enumerated):
 def test_a_written_language_is_as_declared(tmp_path):
     name = "truth-nano"
     write_language(declared(name), tmp_path)
-    found = tokenise.read_corpus(name, tmp_path)
+    found = words.read_corpus(name, tmp_path)
     corpus.check_expected(found, load_dataset(name, DATASETS).expected)
     truth = load_truth(tmp_path)
     assert truth.language.rank == declared(name).rank + 2

@@ -9,7 +9,7 @@ from corpus_project import TEXTS, error_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora import corpus, split_overlap, tokenise
+from softmax_bottleneck.corpora import corpus, split_overlap, words
 from softmax_bottleneck.corpora.corpus import EOS, UNK
 from softmax_bottleneck.store.errors import DataError
 from test_archives import packed
@@ -25,7 +25,7 @@ def stream(lines):
 
 def small(train="the cat sat\nthe <unk> ran\n", valid="the cat\n", test="the ran sat\n"):
     texts = {"train": train, "valid": valid, "test": test}
-    return tokenise.from_words("small", {k: stream(x.split() for x in v.splitlines()) for k, v in texts.items()})
+    return words.from_words("small", {k: stream(x.split() for x in v.splitlines()) for k, v in texts.items()})
 
 
 @pytest.mark.fault("B13", "B14")
@@ -40,7 +40,7 @@ def test_every_way_to_write_a_text_gives_the_same_words(tmp_path_factory, lines,
     if not last_newline and lines[-1]:
         text = text.removesuffix(newline)
     path.write_bytes(text.encode())
-    assert tokenise.read_split(path) == stream(lines)
+    assert words.read_split(path) == stream(lines)
 
 
 @pytest.mark.fault("B13", "B15", "B16", "B21")
@@ -59,9 +59,9 @@ def test_unsound_text_is_refused_with_its_place(tmp_path, data, message):
     path = tmp_path / "a.txt"
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"a\.txt" + message.replace("(", r"\(")):
-        tokenise.read_split(path, max_line_bytes=100)
+        words.read_split(path, max_line_bytes=100)
     path.write_bytes(b"x" * 100 + b"\r\n" + b"y" * 100)  # lines of exactly the limit
-    assert tokenise.read_split(path, max_line_bytes=100) == ["x" * 100, EOS, "y" * 100, EOS]
+    assert words.read_split(path, max_line_bytes=100) == ["x" * 100, EOS, "y" * 100, EOS]
 
 
 @given(LINES, LINES, LINES)
@@ -72,7 +72,7 @@ def test_ids_follow_first_appearance_as_in_the_published_reader(train, valid, te
     texts |= {k: [[w if w in known else UNK for w in line] for line in texts[k]] for k in ("valid", "test")}
     if any(texts[a] == texts[b] for a, b in (("train", "valid"), ("train", "test"), ("valid", "test"))):
         return
-    made = tokenise.from_words("x", {split: stream(lines) for split, lines in texts.items()})
+    made = words.from_words("x", {split: stream(lines) for split, lines in texts.items()})
     ids: dict[str, int] = {}  # the published loop: one pass per split, a new word gets the next id
     for split in ("train", "valid", "test"):
         for line in texts[split]:
@@ -99,15 +99,15 @@ def test_corpora_that_cannot_be_studied_are_refused(texts, message):
 @pytest.mark.fault("B18")
 def test_restrict_keeps_the_frequent_words_and_numbers_them_anew():
     made = small(train="b b b a a c d <unk>\nc a b d\n", valid="d c b a\n", test="a d\n")
-    cut = tokenise.restrict(made, 4, 6, "cut")  # b, a and the two that are always kept
+    cut = words.restrict(made, 4, 6, "cut")  # b, a and the two that are always kept
     assert cut.words == ("b", "a", UNK, EOS)
     assert [cut.words[i] for i in cut.train] == ["b", "b", "b", "a", "a", UNK]
     assert [cut.words[i] for i in cut.valid] == [UNK, UNK, "b", "a", EOS]
-    tie = tokenise.restrict(made, 5, 6)  # c and d are equally frequent: c comes first
+    tie = words.restrict(made, 5, 6)  # c and d are equally frequent: c comes first
     assert tie.words == ("b", "a", "c", UNK, EOS)
     for size, tokens in ((2, 6), (7, 6), (4, 1), (4, 100)):
         with pytest.raises(DataError, match=r"vocabulary_size: |train_tokens: "):
-            tokenise.restrict(made, size, tokens)
+            words.restrict(made, size, tokens)
 
 
 def published() -> dict[str, object]:
@@ -158,9 +158,7 @@ def test_a_plausible_other_text_never_becomes_tokens(project, capsys, wrong):
 def test_a_share_is_of_the_longer_lines():
     lines = {"train": ["a b c d e f g h", "a b", "h g f e d c b a"], "valid": ["a b", "h g f e d c b a", "c " * 9]}
     lines["test"] = ["a b"]
-    made = tokenise.from_words(
-        "x", {s: [w for line in ls for w in [*line.split(), "<eos>"]] for s, ls in lines.items()}
-    )
+    made = words.from_words("x", {s: [w for line in ls for w in [*line.split(), "<eos>"]] for s, ls in lines.items()})
     assert split_overlap.overlap(made, "valid", "train") == 0.5
     assert split_overlap.overlap(made, "test", "train") == 0.0
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.corpora.download import download
 from softmax_bottleneck.corpora.sizes import size_of
-from softmax_bottleneck.corpora.tokenise import tokenise, words_of
+from softmax_bottleneck.corpora.words import words_of
 from softmax_bottleneck.extras import new_study
+from softmax_bottleneck.steps.download import download
+from softmax_bottleneck.steps.tokenise import tokenise
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Study

@@ -7,7 +7,7 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.study import costs
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 ROOT = Path(__file__).parents[2]
 TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}
@@ -21,7 +21,7 @@ def paper() -> config.Study:
 @pytest.fixture(scope="module")
 def priced(paper: config.Study) -> dict[str, tuple[int, costs.Cost]]:
     """Return the costs that `check` estimates for every run."""
-    return check.costs(paper)
+    return feasibility.costs(paper)
 
 
 def run_of(study: config.Study, model: str) -> config.Run:

@@ -60,7 +60,7 @@ def test_the_time_left_follows_from_the_share_of_training_that_is_done(begun: St
     """After 60 s the second run has one of three epochs more than before; all else is left."""
     shown = display(begun)
     assert shown.seconds_left(100.0) is None  # `check` has not estimated the hours yet
-    small.check(begun, small.quiet)
+    small.check.check(begun, small.quiet)
     assert shown.seconds_left(100.0) is None
     log_epochs(begun, 1, "{}\n")
     costs = artefacts.read_json(begun.store.study_folder(begun.name) / "check.json")["runs"]

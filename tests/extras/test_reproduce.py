@@ -18,7 +18,7 @@ from run_hash import result_hash
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import interim, reproduce
 from softmax_bottleneck.jobs import locks, workflow
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.records import collection
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
@@ -43,7 +43,7 @@ def undisturbed(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
         study = small.begun(finished, folder, one_run())
         for step in small.STEPS:
             step(study, study.needed[0].path, small.quiet)
-        collect.collect_to(study, study.store.study_folder(study.name))
+        collection.collect_to(study, study.store.study_folder(study.name))
         return outcome(folder, study)
 
 

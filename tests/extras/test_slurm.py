@@ -19,13 +19,13 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import reproduce as launcher
 from softmax_bottleneck.jobs import locks, workflow
 from softmax_bottleneck.jobs.interrupt import TimeLimit, time_limit
-from softmax_bottleneck.measuring.measure import measure as measure_step
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.records import collection
+from softmax_bottleneck.steps.measure import measure as measure_step
+from softmax_bottleneck.steps.train import train
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training import train
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
@@ -154,15 +154,15 @@ def test_an_empty_record_that_snakemake_takes_for_done_does_not_count(study: Stu
     """Snakemake takes a job for a success if SLURM does not know it and its file is there."""
     done, outcome = folder_of(study) / "done.json", folder_of(study) / "outcome.json"
     done.write_bytes(done.read_bytes()[:200])
-    assert collect.collect(study).counts()["ok"] == len(study.needed) - 1
+    assert collection.collect(study).counts()["ok"] == len(study.needed) - 1
     outcome.rename(outcome.with_suffix(".away"))
     with pytest.raises(DataError, match=r"done\.json"):
         measure_step(study, study.needed[0].path, small.quiet)
     outcome.with_suffix(".away").rename(outcome)
-    for step in (measure_step, train.train):  # its outcome is whole: the record is written anew
+    for step in (measure_step, train):  # its outcome is whole: the record is written anew
         done.write_bytes(b"")
         step(study, study.needed[0].path, small.quiet)
-        assert collect.collect(study).counts()["ok"] == len(study.needed)
+        assert collection.collect(study).counts()["ok"] == len(study.needed)
 
 
 @pytest.fixture
@@ -215,7 +215,7 @@ def test_runs_on_gpus_of_several_types_are_told_apart(study: Study) -> None:
             done["provenance"]["sessions"] = [{"from_update": 0, "device": gpu, "threads": 1}]
             artefacts.write_json(path, done)
         measure_step(study, planned.path, small.quiet)
-    found = collect.collect(study)
+    found = collection.collect(study)
     assert found.counts()["ok"] == 4 and found.counts()["mixed hardware"] == 0
     (warning,) = found.hardware_warnings()
     assert "A100" in warning and "V100" in warning

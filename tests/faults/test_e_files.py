@@ -17,8 +17,8 @@ import small
 from run_snakemake import in_process
 from softmax_bottleneck import __main__ as program
 from softmax_bottleneck.jobs import locks
-from softmax_bottleneck.records import collect, verify
-from softmax_bottleneck.report import render
+from softmax_bottleneck.records import collection, verify
+from softmax_bottleneck.report import contents
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -288,9 +288,9 @@ def test_e9_what_was_changed_is_listed_and_gives_no_number(study):
         found = verify.verify(study)
         assert not found.complete and found.counts["ok"] == 3
         assert any(one.file == f"runs/{run.path}/{name}" for one in found.findings), (name, found.findings)
-        collected = collect.collect(study)
+        collected = collection.collect(study)
         assert run.run_id not in set(collected.rows["run_id"])
-        (gap,) = render.gaps(study, collected)
+        (gap,) = contents.gaps(study, collected)
         assert name in gap and f"seed {run.seed}" in gap
         for file, data in kept.items():
             (folder / file).write_bytes(data)

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_reader import Page
 from softmax_bottleneck import __main__ as program
-from softmax_bottleneck.records import collect, records, verify
-from softmax_bottleneck.report import cells, render, source, views
-from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.records import collection, records, verify
+from softmax_bottleneck.report import cells, contents, source, views
+from softmax_bottleneck.report.page import table_page
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
@@ -83,10 +83,10 @@ def test_g1_subsets_of_five_seeds_are_told_everywhere(place):
         for seed in lost:
             fake.write_run(runs[seed])
         lost = {seed: LOSSES[seed](runs[seed]) for seed in runs if seed not in kept}
-        found = collect.collect(study)
+        found = collection.collect(study)
         values = [fake.perplexities(runs[seed])["test_ppl"] for seed in sorted(kept)]
         _assert_cell(study, found, kept, lost, values)
-        gaps = render.gaps(study, found)
+        gaps = contents.gaps(study, found)
         assert len(gaps) == len(lost)
         for seed, (state, reason) in lost.items():
             assert [gap for gap in gaps if f"1 of 5 {state}, seed {seed} ({reason}" in gap], (seed, gaps)
@@ -263,7 +263,7 @@ def test_g14_what_was_not_published_is_said_and_never_zero(place, monkeypatch):
     whole = source.read_published(experiment.published)
     gone = whole[~((whole["model"] == "gss") & (whole["metric"] == "test_ppl"))]
     monkeypatch.setattr(source, "read_published", lambda names: gone)
-    table = views.build(study, experiment, collect.collect(study))
+    table = views.build(study, experiment, collection.collect(study))
     found = [
         cell for part in table.sections for row in part.rows if row.key == "gss"
         for column, cell in zip(part.columns, row.cells, strict=True) if column == "Test perplexity"

@@ -16,15 +16,14 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import crate
 from softmax_bottleneck.heads import registry
-from softmax_bottleneck.measuring.measure import measure
-from softmax_bottleneck.records.collect import collect_to
-from softmax_bottleneck.report import findings, plots
+from softmax_bottleneck.records.collection import collect_to
+from softmax_bottleneck.report import contents, findings, plots
 from softmax_bottleneck.report.head_table import head_table
-from softmax_bottleneck.report.render import render
+from softmax_bottleneck.steps.measure import measure
+from softmax_bottleneck.steps.train import train
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store import fingerprint as fp
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.training.train import train
 from trained_examples import Trained, near, study
 
 ROOT = Path(__file__).parents[2]
@@ -60,7 +59,7 @@ def test_the_worked_example_trains_and_has_a_row(ready: Path, place: Path, capsy
             step(tiny, run.path, small.quiet)
     folder = place / "results" / "rendered"
     collect_to(tiny, folder)
-    render(tiny, folder)
+    contents.write(tiny, folder)
     with (folder / "tables" / "parthiban2021-table2.csv").open(encoding="utf-8") as table:
         shown = {
             (row["dataset"], row["row"]): row["measured"]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import small
 from softmax_bottleneck.jobs import processes, workflow
-from softmax_bottleneck.measuring import measure
-from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import render, report
+from softmax_bottleneck.records import collection, records
+from softmax_bottleneck.report import contents, page
+from softmax_bottleneck.steps.measure import measure
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
@@ -39,12 +39,12 @@ MEASURING_FILES = {
 }
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
     **{
-        step: (lambda study, path, step=step: measure.measure(study, path, small.quiet, only=step), files)
+        step: (lambda study, path, step=step: measure(study, path, small.quiet, only=step), files)
         for step, files in MEASURING_FILES.items()
     },
-    "collect": (lambda study, _: collect.collect_to(study, home(study)), (*records.FILES, "verify.json")),
-    "render": (lambda study, _: render.render(study, home(study)), ("claims.json", "page.json")),
-    "report": (lambda study, _: report.report(home(study)), ("index.html",)),
+    "collect": (lambda study, _: collection.collect_to(study, home(study)), (*records.FILES, "verify.json")),
+    "render": (lambda study, _: contents.write(study, home(study)), ("claims.json", "page.json")),
+    "report": (lambda study, _: page.write(home(study)), ("index.html",)),
 }
 
 

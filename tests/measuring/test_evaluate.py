@@ -14,13 +14,13 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.measuring import evaluate as evaluate_module
 from softmax_bottleneck.measuring import perplexity, spectrum
-from softmax_bottleneck.measuring.measure import measure
 from softmax_bottleneck.ranks import press_rank
+from softmax_bottleneck.steps.measure import measure
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, plan
-from softmax_bottleneck.training import check, model, train, trained
+from softmax_bottleneck.training import feasibility, loop, model, trained
 from tiny_runs import CORPUS, make_run, transformer_run
 
 HEADS = {
@@ -187,11 +187,11 @@ def test_the_steps_of_a_run(study: config.Study):
     tracked = plan.tracked(study)
     assert [(run.model, run.seed) for run in tracked] == [("plif", 1)]
     run = tracked[0]
-    disk = {path: (count, cost.disk_gb) for path, (count, cost) in check.costs(study).items()}
+    disk = {path: (count, cost.disk_gb) for path, (count, cost) in feasibility.costs(study).items()}
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("tiny"))
-    for step in (train.train, measure):
+    for step in (loop.train, measure):
         step(study, run.path, small.quiet)
     language_model = trained.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)

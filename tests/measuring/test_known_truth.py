@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from softmax_bottleneck.corpora import language
-from softmax_bottleneck.corpora.tokenise import read_corpus
+from softmax_bottleneck.corpora.words import read_corpus
 from softmax_bottleneck.measuring.known_truth import law_metrics
 from softmax_bottleneck.ranks.spectrum import FLOAT32_EPS
 from softmax_bottleneck.study.languages import LanguageSettings

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import small
-from softmax_bottleneck.measuring import evaluate, measure, spectrum, wordsim
+from softmax_bottleneck.measuring import evaluate, spectrum, wordsim
+from softmax_bottleneck.steps.measure import measure
+from softmax_bottleneck.store import fingerprint
 from softmax_bottleneck.study import Study
 
 MODULES = {"evaluate": evaluate, "spectrum": spectrum, "wordsim": wordsim}
@@ -41,14 +43,14 @@ def test_only_a_step_with_a_missing_or_damaged_file_is_repeated(study, called, n
     folder = folder_of(study)
     before = small.tree(folder)
     damage(folder / name)
-    measure.measure(study, study.needed[0].path, small.quiet)
+    measure(study, study.needed[0].path, small.quiet)
     assert called == steps and small.tree(folder) == before
 
 
 @pytest.mark.parametrize("step", MODULES)
 def test_a_step_is_repeated_after_an_edit_of_its_own_code(study, called, monkeypatch, step):
-    current = measure.step_code
-    monkeypatch.setattr(measure, "step_code", lambda name: "edited" if name == step else current(name))
-    measure.measure(study, study.needed[0].path, small.quiet)
+    current, edited = fingerprint.fingerprint, (f"measuring.{step}",)
+    monkeypatch.setattr(fingerprint, "fingerprint", lambda *names: "edited" if names == edited else current(*names))
+    measure(study, study.needed[0].path, small.quiet)
     # The spectrum is made from measure.json, which says by which code it was made.
     assert called == (["evaluate", "spectrum"] if step == "evaluate" else [step])

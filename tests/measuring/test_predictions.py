@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.stats
-from softmax_bottleneck.corpora import tokenise
+from softmax_bottleneck.corpora import words
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.measuring import predictions
 from softmax_bottleneck.statistics.intervals import wilson_ends
@@ -24,11 +24,11 @@ def make_corpus(test_tokens: int = 500) -> Corpus:
 @pytest.mark.corpora
 def test_published_places_are_in_penn_treebank(mirror: Path):
     """All 18 next words stand where the published contexts end; in the cut with 2,000 words some are `<unk>`."""
-    whole = tokenise.read_corpus("ptb", mirror / "ptb")
+    whole = words.read_corpus("ptb", mirror / "ptb")
     places = predictions.published_places(CONTEXTS)
     predictions.check_places(places, whole)
     assert [whole.words[whole.test[place.index]] for place in places] == [place.published_word for place in places]
-    small = tokenise.restrict(whole, 2000, 200_000, "ptb-small")
+    small = words.restrict(whole, 2000, 200_000, "ptb-small")
     predictions.check_places(places, small)
     top = predictions.TopWords(np.arange(5), np.zeros(5), 9)
     shown = {place.published_word: predictions.describe(place, top, small) for place in places}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from softmax_bottleneck.measuring.synthetic import DEFAULT, READINGS, SWEEP, RankDemo, rank_demo, rows_of
+from softmax_bottleneck.measuring.synthetic_experiments import DEFAULT, READINGS, SWEEP, RankDemo, rank_demo, rows_of
 from softmax_bottleneck.store.seeds import derive
 
 PUBLISHED = Path(__file__).parents[2] / "report" / "published" / "smerity2017_rank_demo.csv"

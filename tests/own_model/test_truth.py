@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import small
 from softmax_bottleneck.corpora import corpus as corpora
-from softmax_bottleneck.measuring.synthetic import synthetic
-from softmax_bottleneck.own_model import truth as step
-from softmax_bottleneck.records import collect, verify
+from softmax_bottleneck.records import collection, verify
 from softmax_bottleneck.report.claims.known_distributions import wide
+from softmax_bottleneck.steps import fit, synthetic
+from softmax_bottleneck.steps import truth as step
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training import fit as fitting
+from softmax_bottleneck.training.trained import load_weights
 
 PLAN: dict[str, Any] = {
     "kind": "natural", "truths": {"counts": {"kind": "n-gram", "corpus": "tiny", "order": 2}}, "contexts": 40,
@@ -47,7 +48,7 @@ def test_the_step_keeps_the_most_probable_tokens_of_a_hand_made_bigram_model(pla
     rest = discount(pairs)
     total = pairs.sum(1, keepdims=True)
     high = np.maximum(pairs - rest, 0) / total + rest * (pairs > 0).sum(1, keepdims=True) / total * low
-    starts = np.random.default_rng(step.derive(wanted.seed, "contexts")).integers(0, len(corpus.test) - 128 + 1, 2)
+    starts = np.random.default_rng(derive(wanted.seed, "contexts")).integers(0, len(corpus.test) - 128 + 1, 2)
     before = corpus.test[np.concatenate([np.arange(start + 96, start + 128) for start in starts])[:40]]
     expected, kept = high[before], arrays["token_M"]
     left_out = np.setdiff1d(np.arange(40), kept)
@@ -67,10 +68,10 @@ def test_fits_use_the_best_step_size_of_the_search(place):
     for truth in study.truths:
         step.truth(study, truth.path, small.quiet)
     for unit in study.units:
-        fitting.fit(study, unit.path, small.quiet)
-    synthetic(study, small.quiet)
+        fit.fit(study, unit.path, small.quiet)
+    synthetic.synthetic(study, small.quiet)
     assert not verify.verify(study).findings
-    frame = wide(collect.collect(study).synthetic)
+    frame = wide(collection.collect(study).synthetic)
     fits = frame[(frame["model"] != "law")]
     tried = fits[fits["rate"].notna()].pivot(index="model", columns="rate", values="kl_nats")
     assert (tried[0.2] < tried[0.001]).all() and tried[0.3].isna().to_dict() == {"softmax": False, "mos": True}
@@ -126,8 +127,8 @@ def test_a_truth_of_a_run_needs_its_run_and_has_its_probabilities(place):
     arrays = artefacts.read_npz(study.store.fits_folder(f"truths/{wanted.path}") / "truth.npz")
     folder = study.store.run_folder(run.path)
     hidden = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"].astype(np.float64)
-    start = np.random.default_rng(step.derive(wanted.seed, "contexts")).integers(0, len(hidden) - 128 + 1, 1)[0]
-    weights = {name: value.double().numpy() for name, value in step.trained.load_weights(folder).items()}
+    start = np.random.default_rng(derive(wanted.seed, "contexts")).integers(0, len(hidden) - 128 + 1, 1)[0]
+    weights = {name: value.double().numpy() for name, value in load_weights(folder).items()}
     for row, position in zip(arrays["p_NM"], range(start + 96, start + 104), strict=True):
         h = hidden[position]
         latent = np.tanh(weights["head.latent.weight"] @ h + weights["head.latent.bias"]).reshape(2, -1)

@@ -7,8 +7,8 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 import small
-from softmax_bottleneck.records import collect, records
-from softmax_bottleneck.report import render, report
+from softmax_bottleneck.records import collection, records
+from softmax_bottleneck.report import contents, page
 from softmax_bottleneck.report.claims.rules import CorpusData
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
@@ -20,7 +20,7 @@ def study(place: Path):
 
 
 def states(study) -> dict[str, tuple[str, str]]:
-    found = collect.collect(study).states
+    found = collection.collect(study).states
     return {
         path: (state, reason)
         for path, state, reason in zip(found["path"], found["state"], found["reason"], strict=True)
@@ -30,7 +30,7 @@ def states(study) -> dict[str, tuple[str, str]]:
 def test_every_number_of_a_run_becomes_one_row(study) -> None:
     run = study.needed[0]
     fake.write_run(run)
-    rows = collect.collect(study).rows
+    rows = collection.collect(study).rows
     assert tuple(rows.columns) == records.COLUMNS
     assert set(rows["run_id"]) == {run.run_id}
     measure = json.loads((Store().run_folder(run.path) / "measure.json").read_text(encoding="utf-8"))["metrics"]
@@ -50,7 +50,7 @@ def test_every_number_of_a_run_becomes_one_row(study) -> None:
 
 
 def test_nothing_is_read_before_the_first_run(study) -> None:
-    found = collect.collect(study)
+    found = collection.collect(study)
     some = {state: n for state, n in found.counts().items() if n}
     assert found.rows.empty and some == dict.fromkeys(("planned", "missing"), len(study.needed))
     assert set(found.states["reason"]) == {"not trained yet"}
@@ -63,7 +63,7 @@ def test_an_interrupted_run_says_how_many_epochs_are_done(study) -> None:
     (Store().run_folder(second.path) / "resume-b.pt").touch()
     log = Store().run_folder(first.path) / "epochs.jsonl"
     artefacts.append_line(log, '{"epoch": 4, "phase": "sgd", "train_ppl": 1.5, "valid_ppl": 2.5}')  # after a resume
-    assert [line["valid_ppl"] for line in collect.collect(study).curve(first.path)][3:] == [2.5]
+    assert [line["valid_ppl"] for line in collection.collect(study).curve(first.path)][3:] == [2.5]
     for run, place in ((first, "4 of 10 epochs done"), (second, "0 of 10 epochs done")):
         state, reason = states(study)[run.path]
         assert state == "missing" and place in reason
@@ -78,7 +78,7 @@ def test_diverged_and_failed_runs_give_a_reason_and_no_number(study) -> None:
     found = states(study)
     assert found[first.path] == ("diverged", "nan in epoch 3")
     assert found[second.path] == ("failed", "done.json says killed")
-    assert collect.collect(study).rows.empty
+    assert collection.collect(study).rows.empty
 
 
 @pytest.mark.fault("G17")
@@ -87,7 +87,7 @@ def test_a_run_without_word_similarities_counts_and_says_so(study) -> None:
     fake.write_run(run)
     (Store().run_folder(run.path) / "wordsim.json").unlink()
     assert states(study)[run.path] == ("ok", "word similarity not done yet")
-    found = collect.collect(study)
+    found = collection.collect(study)
     assert set(found.rows["table"]) == {"done", "measure", "rank"}
     files = [finding["file"] for finding in found.verification["findings"]]
     assert f"runs/{run.path}/wordsim.json" in files and not found.verification["complete"]
@@ -99,7 +99,7 @@ def test_a_trained_run_that_is_not_measured_yet_is_missing_but_keeps_its_numbers
     fake.write_run(run)
     (Store().run_folder(run.path) / f"{absent}.json").unlink()
     assert states(study)[run.path] == ("missing", f"trained; {absent} not done yet")
-    tables = set(collect.collect(study).rows["table"])
+    tables = set(collection.collect(study).rows["table"])
     assert tables == {"done", "measure", "rank", "wordsim"} - {absent}
 
 
@@ -109,7 +109,7 @@ def test_hit_rates_are_records_with_their_number_of_contexts(study) -> None:
     hits = {"1": {"rate": 0.25, "low": 0.2, "high": 0.3, "n": 400}, "10": {"rate": 0.5, "low": None, "n": 400}}
     places = [{"group": "random", "context": n, "note": "cut" * (n - 1), "hit": n == 1} for n in (1, 2)]
     artefacts.write_json(Store().run_folder(run.path) / "topk.json", {"status": "ok", "contexts": places, "hits": hits})
-    rows = collect.collect(study).rows
+    rows = collection.collect(study).rows
     rows = rows[rows["table"] == "topk"]
     found = {metric: (value, n) for metric, value, n in zip(rows["metric"], rows["value"], rows["n"], strict=True)}
     assert found == {
@@ -124,7 +124,7 @@ def test_words_and_booleans_are_no_numbers(study) -> None:
     fake.write_done(run)
     metrics = {"test_ppl": None, "valid_ppl": "nan", "train_ppl": True, "params_m": 3}
     artefacts.write_json(Store().run_folder(run.path) / "measure.json", {"status": "ok", "metrics": metrics})
-    rows = collect.collect(study).rows
+    rows = collection.collect(study).rows
     assert list(rows[rows["table"] == "measure"]["metric"]) == ["params_m"]
 
 
@@ -132,9 +132,9 @@ def test_a_study_of_fits_alone_says_where_they_ran(study) -> None:
     block = {"git": {"commit": "c0ffee"}, "versions": {"torch": "2"}, "hardware": {"cpu": "a processor"}}
     synthetic = {"status": "ok", "rows": [], "provenance": block | {"parents": {"done.json": "0"}}}
     artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", synthetic)
-    found = collect.collect(study)
+    found = collection.collect(study)
     assert found.environments == (block,)
-    facts = dict(render.facts_of(study, dataclasses.replace(found, states=found.states.iloc[:0])))
+    facts = dict(contents.facts_of(study, dataclasses.replace(found, states=found.states.iloc[:0])))
     assert facts["Hardware"] == "a processor" and facts["Code"] == "commit c0ffee"
 
 
@@ -143,7 +143,7 @@ def test_a_run_that_learned_only_how_frequent_words_are_is_said_and_no_point_of_
     fake.write_all(study)
     run = study.needed[0]
     fake.write_measure(run, test_ppl=test_ppl, unigram_ppl=200.0)
-    found = collect.collect(study)
+    found = collection.collect(study)
     remark = f"no better than a unigram model: test perplexity {test_ppl:.1f}, unigram 200.0"
     assert states(study)[run.path] == ("ok", "" if learned else remark)
     assert found.unlearned == (set() if learned else {(run.dataset, run.model, run.seed)})
@@ -159,7 +159,7 @@ def test_tables_and_page_are_made_again_from_the_studys_folder_alone(finished, p
     rendered = [path for path in home.rglob("*") if path.suffix in {".csv", ".html", ".svg", ".json"}]
     before = {path: path.read_bytes() for path in rendered if path.name != "claims.json"}
     (study.store.root / "runs").rename(study.store.root / "elsewhere")
-    render.render(study, home)
-    report.report(home)
+    contents.write(study, home)
+    page.write(home)
     assert home / "report" / "index.html" in before and len(before) > 5
     assert [path.name for path in before if path.read_bytes() != before[path]] == []

@@ -9,7 +9,7 @@ from typing import Any
 import fake_results as fake
 import pytest
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records import collect, integrity, records, verify
+from softmax_bottleneck.records import collection, integrity, records, verify
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, Study
@@ -46,7 +46,7 @@ def test_output_that_nobody_reads_on_is_no_fault_of_the_disk(tmp_path: Path) -> 
 
 def test_a_finished_study_has_no_findings(study: Study) -> None:
     fake.write_all(study)
-    records.save(collect.collect(study), study.store.study_folder(study.name))
+    records.save(collection.collect(study), study.store.study_folder(study.name))
     result = verify.verify(study)
     assert result.findings == () and result.complete
     assert result.counts["ok"] == result.counts["planned"] == len(study.needed)
@@ -85,7 +85,7 @@ def test_what_belongs_elsewhere_is_found(study: Study, name: str, changes: dict,
     run = study.needed[0]
     rewrite(folder(run) / name, **changes)
     assert found(study) == {f"{run.path}/{name}": kind}
-    results = collect.collect(study)
+    results = collection.collect(study)
     assert run.run_id not in set(results.rows["run_id"])
     state, reason = results.planned(run.dataset, run.model)[["state", "reason"]].iloc[0]
     assert state == {"foreign": "unsound"}.get(kind, kind) and name in reason and "`make repair` removes it" in reason

@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records import collection, records
 from softmax_bottleneck.report import archive, archive_rules, views
-from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.report.page import table_page
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import ROOT
@@ -103,7 +103,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     last = run.body.embedding_size + 2  # of a softmax
     assert {last, last + 1, fake.rank_of(run), fake.rank_of(run) + 1} <= {index for index, _ in archived.spectrum}
     assert [line["rank_press"] for line in archived.epoch_ranks] == [10.0, 20.0, 30.0, 40.0, 50.0]
-    table = views.build(paper, planned_experiment("published-size", place), collect.collect(paper))
+    table = views.build(paper, planned_experiment("published-size", place), collection.collect(paper))
     cells = {cell.metric: cell for cell in table.sections[0].rows[0].cells}
     assert cells["test_ppl"].difference == pytest.approx(fake.perplexities(run)["test_ppl"] - 54.91)
     content = json.loads(gzip.decompress(path.read_bytes()))
@@ -117,7 +117,7 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
         values.append("unigram_ppl" if name == "metric" else values[first])
     monkeypatch.setattr(archive_rules, "RULES", ())
     archive.save(content | {"hardware": "Another CPU"})
-    table = views.build(paper, planned_experiment("published-size", place), collect.collect(paper))
+    table = views.build(paper, planned_experiment("published-size", place), collection.collect(paper))
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
     assert "<b>MoS" not in table_page(table)

@@ -13,7 +13,7 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records import collection, records
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import archive, archived_cells, cells, views
 
@@ -34,7 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             for run in study.needed:
                 if run.model in models:
                     fake.write_run(run)
-            found = collect.collect(study)
+            found = collection.collect(study)
             states = found.states[found.states["state"] == "ok"]
             kept = records.Records(found.rows, states)
             finished.append(archive.FinishedStudy(name, name, study.title, f"{name} machine", {}, [], kept))
@@ -46,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         )
         own = fake.load(Path(), text)
         fake.write_all(own)
-        yield own, collect.collect(own), studies
+        yield own, collection.collect(own), studies
         archived_cells.best_cells.cache_clear()
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records import collection, records
 from softmax_bottleneck.report import cells, views
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 NANO = Path(__file__).parents[1] / "nano.yaml"
 FITS = """
@@ -99,7 +99,7 @@ def filled(study: Study, tmp_path_factory) -> records.Records:
         parents = {f"{unit.path}/done.json": "0" for unit in study.units}
         facts = {"status": "ok", "rows": rows, "provenance": {"parents": parents}}
         artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", facts)
-        return collect.collect(study)
+        return collection.collect(study)
 
 
 def data(study: Study, found: records.Records, name: str) -> tuple[views.Figure, pd.DataFrame]:
@@ -176,7 +176,7 @@ def test_the_learned_function_is_drawn_from_its_value_at_zero(study, place):
     curves = {"logit": grid, "initial": 3 + grid, "trained": 5 + 2 * grid}
     facts = {"status": "ok", "metrics": {}, "function": {key: value.tolist() for key, value in curves.items()}}
     artefacts.write_json(Store().run_folder(run.path) / "measure.json", facts)
-    found = collect.collect(study)
+    found = collection.collect(study)
     _, shown = data(study, found, "ganea2019-figure4")
     assert len(shown) == 9
     assert np.allclose(shown["initial"].astype(float), grid) and np.allclose(shown["learned"].astype(float), 2 * grid)
@@ -192,7 +192,7 @@ def test_models_of_ganea_have_the_published_sizes(paper):
     counts = {}
     for run in paper.runs:
         if run.dataset == "ptb" and run.model.startswith("ganea-"):
-            counts[run.model] = check.parameters(run, 10_000)
+            counts[run.model] = feasibility.parameters(run, 10_000)
     published = {"ganea-softmax": 24.2, "ganea-lms-plif": 24.4, "ganea-mos": 26.6, "ganea-mos-plif": 28.6}
     knots = {"ganea-lms-plif": 100_000, "ganea-mos-plif": 1_000_000}
     for model, millions in published.items():

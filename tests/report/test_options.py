@@ -5,7 +5,7 @@ from pathlib import Path
 import fake_results as fake
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.records import collection
 from softmax_bottleneck.report import views
 from softmax_bottleneck.store.errors import UserError
 
@@ -43,7 +43,7 @@ UNPUBLISHED = fake.STUDY.replace("truth-demo", "truth-rank32").replace("models:\
 
 def test_a_correlation_on_a_corpus_without_a_published_window_has_one_row(place: Path) -> None:
     study = fake.load(place, f"{UNPUBLISHED}  parthiban2021-figure2-correlation: {{models: [grid]}}\n")
-    section, *_ = views.build(study, study.experiments[-1], collect.collect(study)).sections
+    section, *_ = views.build(study, study.experiments[-1], collection.collect(study)).sections
     assert [row.key for row in section.rows] == ["all"]
 
 

@@ -14,12 +14,12 @@ from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.ranks import robustness
-from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records import collection, records
 from softmax_bottleneck.report import cells, source, views
 from softmax_bottleneck.report.views import words
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 PREFIX = "parthiban2021-"
 ALL = {f"table{i}" for i in range(1, 7)} | {f"figure{i}" for i in range(1, 8)}
@@ -61,7 +61,7 @@ def made(tmp_path_factory: pytest.TempPathFactory):
         parents = {f"{unit.path}/done.json": "0" for unit in study.units}
         facts = {"status": "ok", "rows": rows, "provenance": {"parents": parents}}
         artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", facts)
-        yield study, collect.collect(study)
+        yield study, collection.collect(study)
 
 
 def table(made, name: str) -> cells.Table:
@@ -109,7 +109,7 @@ def test_parameter_counts_of_the_plan_are_the_published_ones() -> None:
     rows = published_counts()
     assert len(rows) == 5 * 2 + 3 + 6 + 3 + 12 + 12
     for dataset, model, printed in rows:
-        count = check.parameters(runs[dataset, model], vocabulary[dataset])
+        count = feasibility.parameters(runs[dataset, model], vocabulary[dataset])
         assert f"{count // 10_000 / 100:.2f}" == printed, (dataset, model)  # the paper truncates
 
 
@@ -215,6 +215,6 @@ def test_a_word_that_a_cut_vocabulary_lacks_is_neither_hit_nor_miss(tmp_path: Pa
     kept = place | {"context": 3, "target": "the", "published_target": "the", "note": ""}
     facts = {"status": "ok", "contexts": [place | {"note": "'centrust' is not in this vocabulary"}, kept], "hits": {}}
     artefacts.write_json(Store().run_folder(run.path) / "topk.json", facts)
-    cut, plain = words.predictions(collect.collect(study), run)
+    cut, plain = words.predictions(collection.collect(study), run)
     assert (cut.place.target, cut.hit, cut.text) == ("centrust", None, "<unk> 0.50\nthe 0.10")
     assert (plain.place.target, plain.hit, plain.text) == ("the", True, "<unk> 0.50\n*the 0.10")

@@ -8,7 +8,7 @@ import fake_results as fake
 import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records import collection, records
 from softmax_bottleneck.report import cells, source, views
 from softmax_bottleneck.study import load_dataset, load_experiment
 
@@ -31,7 +31,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> dict[str, cells.Table | v
             + "models:\n  softmax: {head: softmax}\n  gss: {head: gss}\n"
         )
         study = fake.load(folder, text + "experiments:\n" + "".join(f"  {name}:\n" for name in (*QUOTING, *DRAWN)))
-        found = collect.collect(study)
+        found = collection.collect(study)
         return {e.id: views.build(study, e, found) for e in study.experiments}
 
 
@@ -92,7 +92,7 @@ def test_places_of_another_text_have_no_published_hits_and_hide_no_published_pla
         fake.write_run(run)
         fake.write_topk(run)
     drawn, table = study.experiments[0], study.experiments[1]
-    found = collect.collect(study)
+    found = collection.collect(study)
     rows = list(csv.DictReader(io.StringIO(views.build(study, drawn, found).csv)))
     own = [row for row in rows if row["target"].startswith("w") and row["target"][1:].isdigit()]
     assert {row["measured"] for row in own} >= {"1"} and {row["published"] for row in own} == {""}

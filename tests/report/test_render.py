@@ -9,8 +9,8 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import interim
-from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import render
+from softmax_bottleneck.records import collection
+from softmax_bottleneck.report import contents
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 
@@ -23,7 +23,7 @@ def study(place: Path):
 
 
 def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> None:
-    collect.collect_to(study, study.store.study_folder(study.name))
+    collection.collect_to(study, study.store.study_folder(study.name))
     assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_ppl"]) == 0
     text = capsys.readouterr().out
     for run in (run for run in study.needed if run.model == "mos"):
@@ -36,7 +36,7 @@ def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> N
 
 
 def test_the_numbers_of_a_table_are_listed_by_its_name_in_the_paper(study, capsys) -> None:
-    collect.collect_to(study, study.store.study_folder(study.name))
+    collection.collect_to(study, study.store.study_folder(study.name))
     table = next(one for one in study.experiments if one.id == "parthiban2021-table2")
     mean = np.mean([fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == "mos"])
     for name in ("Table 2", table.id):
@@ -55,13 +55,13 @@ def test_without_results_the_command_that_makes_them_is_named(study, capsys) -> 
     for words in (["number", "truth-demo/mos/test_ppl"], ["claims"]):
         assert main([*words[:1], "--study", "study.yaml", *words[1:]]) == 2
         assert "study fake has no results yet" in capsys.readouterr().err
-    collect.collect_to(study, interim.interim_folder(study))
+    collection.collect_to(study, interim.interim_folder(study))
     assert main(["number", "--study", "study.yaml", "truth-demo/mos/test_ppl"]) == 0
 
 
 def test_what_differs_from_the_published_setting_is_named(study) -> None:
-    words = render.unlike_published(study, "truth-demo", "mos")
+    words = contents.unlike_published(study, "truth-demo", "mos")
     assert "hidden_size 32, published 960" in words and words[0].startswith("corpus truth-demo, published ptb")
     paper = config.load_study(config.ROOT / "config" / "paper.yaml")
-    assert render.unlike_published(paper, "ptb", "mos") == []
-    assert render.unlike_published(paper, "ptb", "none") == [render.NO_COUNTERPART]
+    assert contents.unlike_published(paper, "ptb", "mos") == []
+    assert contents.unlike_published(paper, "ptb", "none") == [contents.NO_COUNTERPART]

@@ -13,8 +13,8 @@ import fake_results as fake
 import pytest
 from page_reader import Page
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect
-from softmax_bottleneck.report import render, report
+from softmax_bottleneck.records import collection
+from softmax_bottleneck.report import contents, page
 from softmax_bottleneck.store import artefacts, paths
 
 
@@ -98,10 +98,10 @@ def test_provenance_is_readable_by_machines_and_names_no_place(finished) -> None
 def test_a_large_file_is_named_and_the_training_of_every_head_is_shown(finished, monkeypatch) -> None:
     html = finished[2]
     assert 'id="training-curves"' in html
-    monkeypatch.setattr(report, "MOST_EMBEDDED", 10)
+    monkeypatch.setattr(page, "MOST_EMBEDDED", 10)
     assert (
-        report.csv_address("a,b\n1,2\n" * 9) == ""
-        and report.csv_address("a\n1\n") == "data:text/csv;charset=utf-8,a%0A1%0A"
+        page.csv_address("a,b\n1,2\n" * 9) == ""
+        and page.csv_address("a\n1\n") == "data:text/csv;charset=utf-8,a%0A1%0A"
     )
 
 
@@ -109,7 +109,7 @@ def test_models_with_incomplete_runs_lead_the_list(place: Path) -> None:
     study = fake.load(place)
     fake.write_all(study)
     fake.write_done(next(run for run in study.needed if run.path.startswith("truth-demo/gss/2-")), "diverged", "nan")
-    (part,) = render.run_tables(study, collect.collect(study))
+    (part,) = contents.run_tables(study, collection.collect(study))
     rows = [(model["key"], run["seed"], run["state"]) for model in part["models"] for run in model["runs"]]
     assert (len(rows), part["complete"]) == (18, 17)
     assert rows[:4] == [("gss", "1", "ok"), ("gss", "2", "diverged"), ("gss", "3", "ok"), ("softmax", "1", "ok")]

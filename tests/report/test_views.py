@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect, records
+from softmax_bottleneck.records import collection, records
 from softmax_bottleneck.report import cells, numbers, plots, source, views
-from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.report.page import table_page
 from softmax_bottleneck.report.views import ranks
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
@@ -35,7 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory):
         for name, text in (("fake", fake.STUDY), ("paper", fake.paper_text())):
             study = fake.load(folder, text)
             fake.write_all(study)
-            made[name] = (study, collect.collect(study))
+            made[name] = (study, collection.collect(study))
         yield made
 
 
@@ -161,7 +161,7 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
 @pytest.mark.fault("G2", "G13")
 def test_no_run_at_all_leaves_no_numbers(place: Path) -> None:
     study = fake.load(place)
-    found = collect.collect(study)
+    found = collection.collect(study)
     for experiment in study.experiments:
         shown = views.build(study, experiment, found)
         if experiment.kind == "table":
@@ -180,7 +180,7 @@ def test_a_language_heads_its_table_with_two_kinds_of_exact_values(place: Path) 
     for run in study.needed:
         ranks = {"law_rank_press": 102, "law_rank_eff_1e-3": 30, "law_rank_eff_1e-4": 47, "law_rank_eff_1e-5": 62}
         fake.write_measure(run, law_test_ppl=28.46, **ranks)
-    made = study, collect.collect(study)
+    made = study, collection.collect(study)
     shown = build(made, "known-truth").sections[0].rows
     assert [row.key for row in shown][:3] == ["language", "language-text", "softmax"]
     assert [one.text for one in shown[0].cells][:4] == ["29.00", "0.00", "0.0000", "102"]
@@ -232,7 +232,7 @@ def test_kanais_singular_values_are_those_of_the_finetuned_models(place: Path) -
     after = study.last_stage(trained, one.stages)
     known = pd.DataFrame([{"run_id": after.run_id, "seed": 1, "value": 1.0}]).reindex(columns=list(records.COLUMNS))
     spectra = {trained.path: np.array([[1, 2], [7.0, 1.0]]), after.path: np.array([[1, 2], [30.0, 2.0]])}
-    found = dataclasses.replace(collect.collect(study), spectra=spectra, rows=known)
+    found = dataclasses.replace(collection.collect(study), spectra=spectra, rows=known)
     assert [row["singular_value"] for row in rows(views.build(study, one, found))] == ["30", "2"]
 
 

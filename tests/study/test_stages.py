@@ -9,14 +9,14 @@ import claim_examples as examples
 import pytest
 import yaml
 from softmax_bottleneck import study as config
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.records import collection
 from softmax_bottleneck.report import cells, claims, views
 from softmax_bottleneck.report.claims.rules import REPRODUCED, CorpusData
 from softmax_bottleneck.report.claims.verdict import Code, judge, premises_of
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 ROOT = Path(__file__).parents[2]
 BETTER = next(claim for claim in claims.CLAIMS if claim.id == "kanai-ss-better")
@@ -84,7 +84,7 @@ def test_a_body_without_memory_cannot_be_evaluated_dynamically(tmp_path: Path) -
     body = {"kind": "transformer", "attention_heads": 2, "dropout_embedding": 0, "dropout_weight": 0}
     one = load(tmp_path, settings=[*BASE["settings"], {"body": body}])
     with pytest.raises(UserError, match=r"models\.softmax: dynamic evaluation needs a body that carries"):
-        check.check_stages(one)
+        feasibility.check_stages(one)
 
 
 @pytest.mark.parametrize(("given", "rate"), [
@@ -126,7 +126,7 @@ def test_doubtful_choices_are_a_warning_in_table_and_verdict(tmp_path: Path, mon
         facts["dynamic_at_edge"] = float(damaged and run.seed == 1)
         usual = {"status": "ok", "provenance": {"run_id": run.run_id}}
         artefacts.write_json(Store().run_folder(evaluation.path) / "dynamic.json", usual | {"metrics": facts})
-    found = collect.collect(one)
+    found = collection.collect(one)
     place = one.needed[0].dataset
     assert found.dynamic_doubts(place, "softmax") == ((1, 2, 2) if damaged else (0, 0, 2))
     (part,) = views.build(one, one.experiments[0], found).sections
@@ -172,7 +172,7 @@ def test_numbers_carry_their_stage_and_tables_ask_for_it(tmp_path: Path, monkeyp
         write(run.path, run, ppl[run.model] + run.seed - 5)
     for evaluation in one.evaluations[:3]:
         write(evaluation.path, evaluation.run, ppl[evaluation.run.model] + evaluation.run.seed - 9, dynamic=True)
-    found = collect.collect(one)
+    found = collection.collect(one)
     place = one.needed[0].dataset
     assert found.values(place, "softmax", "test_ppl") == {1: 41.0, 2: 42.0}
     assert found.values(place, "softmax", "test_ppl", "finetuned") == {1: 36.0, 2: 37.0}
@@ -201,9 +201,9 @@ def test_a_result_of_another_start_gives_no_number(place: Path) -> None:
         "start/done.json": artefacts.sha256_file(Store().run_folder(run.path) / "done.json")
     }
     artefacts.write_json(folder / "done.json", done)
-    assert collect.collect(one).values(run.dataset, run.model, "test_ppl", "finetuned") == {1: 35.0}
+    assert collection.collect(one).values(run.dataset, run.model, "test_ppl", "finetuned") == {1: 35.0}
     trained = artefacts.read_json(Store().run_folder(run.path) / "done.json")
     artefacts.write_json(Store().run_folder(run.path) / "done.json", trained | {"epochs": 4})
-    found = collect.collect(one)
+    found = collection.collect(one)
     assert found.values(run.dataset, run.model, "test_ppl", "finetuned") == {}
     assert found.stages["state"].tolist()[0] == "stale"

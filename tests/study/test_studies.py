@@ -41,7 +41,7 @@ def test_ids_depend_on_the_code_of_corpus_training_body_and_every_head(tmp_path:
     after = runs(values, tmp_path)
     assert all(before[key] != after[key] for key in before)
     heads = {"heads.mos", "heads.sigsoftmax", "heads.softmax"}  # the last is the default of `prior`
-    assert {"train", "corpora.tokenise", "bodies.awd_lstm", *heads} in codes
+    assert {"train", "steps.tokenise", "bodies.awd_lstm", *heads} in codes
 
 
 def test_run_survives_its_json() -> None:

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import small
 from softmax_bottleneck import study as config
-from softmax_bottleneck.measuring.choose import choose
-from softmax_bottleneck.records import collect, records, verify
+from softmax_bottleneck.records import collection, records, verify
 from softmax_bottleneck.report import archive
 from softmax_bottleneck.report.views import tuning as views
+from softmax_bottleneck.steps.choose import choose
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.study import Run, Study, costs, plan
 from softmax_bottleneck.study.study_file import Tuning
 from softmax_bottleneck.study.tuning import Point, decide
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 ROOT = Path(__file__).parents[2]
 RATE = "schedule.learning_rate"
@@ -117,7 +117,7 @@ def study(place: Path) -> Study:
 def test_both_phases_are_planned_priced_and_packed_into_jobs(study: Study) -> None:
     assert len(study.searched) == len(study.needed) == 4 and not study.runs and len(study.awaited) == 4
     assert {run.seed for run in study.searched} == {9} and {run.seed for run in study.awaited} == {1, 2}
-    priced = check.costs(study)
+    priced = feasibility.costs(study)
     assert set(priced) == {run.path for run in (*study.needed, *study.awaited)}
     hours = sum(priced[run.path][1].hours("cpu") for run in study.awaited)
     softmax, mos = (next(r for r in study.awaited if r.model == name) for name in ("softmax", "mos"))
@@ -197,7 +197,7 @@ def test_search_runs_are_recorded_apart_and_archived_before_any_choice(study, tm
         archive.write(study, unfinished=True)
     first = study.searched[0]
     pretend(study, first, 2.0)
-    found = collect.collect(study)
+    found = collection.collect(study)
     assert found.states.empty and list(found.stages["state"]).count("ok") == 1
     assert found.values("tiny", first.model, "valid_ppl", records.SEARCH) == {9: pytest.approx(math.exp(2))}
     assert found.values("tiny", "softmax", "valid_ppl") == {}
@@ -232,7 +232,7 @@ def test_the_changes_of_a_contrast_are_those_of_a_computation_by_hand() -> None:
 @pytest.mark.parametrize("name", ["tuned", "tuned-small"])
 def test_the_tuned_studies_have_equal_sizes_and_the_runs_that_they_state(name: str) -> None:
     study = config.load_study(ROOT / "config" / f"{name}.yaml")
-    corpora, priced = len(study.datasets), check.costs(study)
+    corpora, priced = len(study.datasets), feasibility.costs(study)
     assert len(study.searched) == 6 * 6 * corpora and len(study.awaited) == 6 * 5 * corpora
     sizes = {run.model: priced[run.path][0] for run in study.awaited}
     wide = sizes.pop("softmax-wide")

@@ -11,7 +11,7 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 
 @pytest.mark.fault("C7")
@@ -19,8 +19,8 @@ from softmax_bottleneck.training import check
 def test_what_does_not_fit_is_rejected_before_the_first_job(
     begun, tmp_path, capsys, monkeypatch, memory_gb, free_gb, words
 ):
-    monkeypatch.setattr(check.os, "sysconf", lambda name: memory_gb * 1e9 if name == "SC_PHYS_PAGES" else 1)
-    monkeypatch.setattr(check.shutil, "disk_usage", lambda path: SimpleNamespace(free=free_gb * 1e9))
+    monkeypatch.setattr(feasibility.os, "sysconf", lambda name: memory_gb * 1e9 if name == "SC_PHYS_PAGES" else 1)
+    monkeypatch.setattr(feasibility.shutil, "disk_usage", lambda path: SimpleNamespace(free=free_gb * 1e9))
     values = small.values()
     assert main(["check", "--study", str(small.write(tmp_path, values))]) == 2
     assert re.search(words, capsys.readouterr().err)
@@ -65,11 +65,11 @@ def test_models_of_a_grid_with_one_structure_are_built_once(begun, tmp_path, mon
     grid = {"head.components": [2, 3], "head.dropout_latent": [0, 0.1, 0.2, 0.3], "body.dropout_hidden": [0.1, 0.2]}
     values = small.values(experiments={"known-truth": {"models": ["softmax", "mos"]}})
     study = small.load(tmp_path, small.changed(values, ("models", "mos"), {"head": "mos", "grid": grid}))
-    expected = {run.path: check.parameters(run, 40) for run in study.needed}
+    expected = {run.path: feasibility.parameters(run, 40) for run in study.needed}
     built = []
-    build = check.build
-    monkeypatch.setattr(check, "build", lambda run, *words: built.append(run.model) or build(run, *words))
-    assert {path: count for path, (count, _) in check.costs(study).items()} == expected
+    build = feasibility.build
+    monkeypatch.setattr(feasibility, "build", lambda run, *words: built.append(run.model) or build(run, *words))
+    assert {path: count for path, (count, _) in feasibility.costs(study).items()} == expected
     assert len(expected) == 2 * 17 and len(set(expected.values())) == 3
     assert len(built) == 1 + 2 * 2  # Softmax, and MoS by components and whether its dropout is zero
 

@@ -13,8 +13,8 @@ import torch
 from softmax_bottleneck import study as config
 from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.measuring import perplexity
+from softmax_bottleneck.steps import dynamic as evaluation
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.training import dynamic as evaluation
 from softmax_bottleneck.training import dynamic_evaluation as dynamic
 from softmax_bottleneck.training import model, trainer
 from tiny_runs import VOCABULARY, make_corpus, make_run, transformer_run

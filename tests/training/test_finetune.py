@@ -8,7 +8,7 @@ from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.seeds import derive
-from softmax_bottleneck.training import finetune, model, train, trained
+from softmax_bottleneck.training import finetuner, loop, model, trained
 from tiny_runs import CORPUS, NO_DROPOUT, VOCABULARY, Kill, changed, die, make_run, poisoned, results
 
 
@@ -25,7 +25,7 @@ def start_of(run: config.Run) -> dict[str, torch.Tensor]:
 
 
 def tune(run: config.Run, folder, weights, options: Options = DEFAULTS) -> dict:
-    return train.train_run(run, CORPUS, folder, options, make=lambda *given: finetune.Finetuner(*given, weights))
+    return loop.train_run(run, CORPUS, folder, options, make=lambda *given: finetuner.Finetuner(*given, weights))
 
 
 @pytest.mark.parametrize(("rate", "epochs"), [(5.0, 2), (30.0, 30)])
@@ -45,7 +45,7 @@ def test_equals_the_published_loop_and_its_stop_rule(tmp_path, rate, epochs):
 def test_finetuning_that_does_not_help_keeps_the_trained_weights(tmp_path):
     """A step size that ruins the weights leaves those of the base run as the best."""
     base = make_run(epochs=4, learning_rate=2.0)
-    before = train.train_run(base, CORPUS, tmp_path / "base")
+    before = loop.train_run(base, CORPUS, tmp_path / "base")
     weights = trained.load_weights(tmp_path / "base")
     done = tune(finetuned(base, learning_rate=500.0, clip=100.0, epochs=2), tmp_path / "tuned", weights)
     assert done["best_epoch"] == 0 and done["train_ppl"] is None

@@ -13,15 +13,15 @@ from scipy.stats import entropy
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
 from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.measuring.synthetic import synthetic as synthetic_step
-from softmax_bottleneck.records import collect, verify
+from softmax_bottleneck.records import collection, verify
+from softmax_bottleneck.steps.fit import fit as fit_step
+from softmax_bottleneck.steps.synthetic import synthetic as synthetic_step
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Head, Unit
 from softmax_bottleneck.study.languages import LanguageSettings
-from softmax_bottleneck.training import fit as fitting
-from softmax_bottleneck.training import free_contexts
+from softmax_bottleneck.training import fitting, free_contexts
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 
 CPU = torch.device("cpu")
@@ -208,11 +208,11 @@ def test_steps_fit_collect_and_verify(place):
     )
     (unit,) = study.units
     assert [one.kind for one in verify.verify(study).findings] == ["missing"]
-    fitting.fit(study, unit.path, small.quiet)
+    fit_step(study, unit.path, small.quiet)
     synthetic_step(study, small.quiet)
-    shown = collect.collect(study).synthetic
+    shown = collection.collect(study).synthetic
     assert {"kl_nats", "mode_match", "kl_uniform_nats"} <= set(shown["metric"]) and set(shown["table"]) == {"dirichlet"}
-    assert collect.collect(changed).synthetic.empty  # the results are of other fits
+    assert collection.collect(changed).synthetic.empty  # the results are of other fits
     assert not verify.verify(study).findings
     (part,) = (place / "results" / "fits" / "laws").rglob("softmax-*.json")
     artefacts.write_json(part, artefacts.read_json(part) | {"metrics": {}})

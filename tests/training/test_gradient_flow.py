@@ -11,7 +11,7 @@ from softmax_bottleneck import heads
 from softmax_bottleneck.corpora.known_distributions import dirichlet, make_distributions
 from softmax_bottleneck.study import Head
 from softmax_bottleneck.training import free_contexts
-from softmax_bottleneck.training.fit import fit_unit
+from softmax_bottleneck.training.fitting import fit_unit
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 from softmax_bottleneck.training.gradient_flow import gradient_shares
 

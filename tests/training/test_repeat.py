@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from softmax_bottleneck.corpora.repeat import LEARNED, repeated
-from softmax_bottleneck.measuring.choose import _loss
+from softmax_bottleneck.steps.choose import _loss
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study.languages import RepeatSettings
+from softmax_bottleneck.training.loop import train_run
 from softmax_bottleneck.training.repeat import Repeater
-from softmax_bottleneck.training.train import train_run
 from tiny_runs import NO_DROPOUT, make_run
 
 SETTINGS = RepeatSettings(vocabulary_size=50, sequence_length=4, repetitions=6, held_out=10, seed=3)

@@ -17,7 +17,7 @@ from softmax_bottleneck.corpora.corpus import batchify
 from softmax_bottleneck.jobs.resumable import Options
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
-from softmax_bottleneck.training import train, trained, trainer
+from softmax_bottleneck.training import loop, trained, trainer
 from softmax_bottleneck.training.schedule import plan_epoch
 from tiny_runs import (
     CORPUS,
@@ -37,7 +37,7 @@ from tiny_runs import (
 def reference(tmp_path_factory) -> tuple[str, dict]:
     """Return the hash and done.json of the standard run, left alone."""
     folder = tmp_path_factory.mktemp("reference")
-    done = train.train_run(make_run(), CORPUS, folder)
+    done = loop.train_run(make_run(), CORPUS, folder)
     return result_hash(folder), done
 
 
@@ -101,7 +101,7 @@ def test_a_short_last_block_counts_where_the_published_loop_logs_it(tmp_path, mo
     losses, add = list[float](), trainer.Tally.add
     monkeypatch.setattr(trainer, "BLOCK", 10)
     monkeypatch.setattr(trainer.Tally, "add", lambda self, nll, norm: (losses.append(float(nll)), add(self, nll, norm)))
-    done = train.train_run(make_run(variable_length=False, bptt=bptt, epochs=1), CORPUS, tmp_path)
+    done = loop.train_run(make_run(variable_length=False, bptt=bptt, epochs=1), CORPUS, tmp_path)
     blocks = [losses[i : i + 10] for i in range(0, len(losses), 10)]
     published = blocks if counts else blocks[:-1]
     assert len(blocks[-1]) < 10
@@ -123,7 +123,7 @@ def test_a_loss_or_gradient_that_is_not_finite_ends_the_block(bad):
 @pytest.mark.parametrize("rows", [2, 12, 13, 14, 40])
 def test_evaluation_equals_the_published_loop(rows):
     run = make_run()
-    model = train.models.build(run, VOCABULARY)
+    model = loop.models.build(run, VOCABULARY)
     ids_LB = torch.from_numpy(np.random.default_rng(rows).integers(0, VOCABULARY, (rows, 3)))
     expected = naive_evaluate(model.eval(), ids_LB, 12)
     assert trainer.evaluate(model.train(), ids_LB, 12) == pytest.approx(expected, rel=1e-6)
@@ -133,7 +133,7 @@ def test_evaluation_equals_the_published_loop(rows):
 @pytest.mark.parametrize("optimizer", ["sgd", "et-asgd", "nt-asgd"])
 def test_equals_a_naive_training_loop(tmp_path, optimizer):
     run = make_run(optimizer=optimizer, epochs=7, switch_after_epoch=3, learning_rate=20.0, **NO_DROPOUT)
-    done = train.train_run(run, CORPUS, tmp_path)
+    done = loop.train_run(run, CORPUS, tmp_path)
     expected = naive_training(run, CORPUS)
     rows = artefacts.read_lines(tmp_path / "epochs.jsonl")
     assert [row["phase"] for row in rows] == [row["phase"] for row in expected]
@@ -153,7 +153,7 @@ def test_equals_a_naive_training_loop(tmp_path, optimizer):
 
 def test_done_and_the_stored_model(tmp_path, reference):
     run = make_run()
-    done = train.train_run(run, CORPUS, tmp_path)
+    done = loop.train_run(run, CORPUS, tmp_path)
     assert done == artefacts.read_json(tmp_path / "done.json")
     assert results(done) == results(reference[1])
     assert result_hash(tmp_path) == reference[0]
@@ -173,13 +173,13 @@ def test_done_and_the_stored_model(tmp_path, reference):
     {"eval_batch_size": 45},  # two rows
 ])  # fmt: skip
 def test_corners(tmp_path, changes):
-    done = train.train_run(make_run(**changes), CORPUS, tmp_path)
+    done = loop.train_run(make_run(**changes), CORPUS, tmp_path)
     assert done["status"] == "ok" and math.isfinite(done["best_valid_loss_nats"])
 
 
 # --- snapshots ------------------------------------------------------------------------------------------------------
 def test_epochs_kept_lie_evenly_on_a_log_scale():
-    kept = {epochs: sorted(train.snapshot_epochs(make_run(epochs=epochs).schedule)) for epochs in (1, 3, 12, 1000)}
+    kept = {epochs: sorted(loop.snapshot_epochs(make_run(epochs=epochs).schedule)) for epochs in (1, 3, 12, 1000)}
     assert kept == {1: [1], 3: [1, 2, 3], 12: [1, 2, 3, 5, 8, 12], 1000: [1, 3, 10, 32, 100, 316, 1000]}
 
 
@@ -188,12 +188,12 @@ def test_snapshots_are_the_weights_that_were_validated(tmp_path, monkeypatch, ch
     """At the switch there are no averages yet, after it there are; nothing else of the run changes, nor does a kill."""
     run = make_run(epochs=17, switch_after_epoch=9, learning_rate=30.0, **changes)
     interrupted(run, tmp_path / "kept", monkeypatch, 50, keeps_snapshots=True)
-    done = train.train_run(run, CORPUS, tmp_path / "kept", keeps_snapshots=True)
-    train.train_run(run, CORPUS, tmp_path / "plain")
+    done = loop.train_run(run, CORPUS, tmp_path / "kept", keeps_snapshots=True)
+    loop.train_run(run, CORPUS, tmp_path / "plain")
     assert result_hash(tmp_path / "kept") == result_hash(tmp_path / "plain")
     assert not trained.snapshots(tmp_path / "plain")
     found = {row["epoch"]: (row, model) for row, model in kept_models(tmp_path / "kept")}
-    assert set(found) == {0, *train.snapshot_epochs(run.schedule), done["switch_epoch"], done["best_epoch"]}
+    assert set(found) == {0, *loop.snapshot_epochs(run.schedule), done["switch_epoch"], done["best_epoch"]}
     assert done["switch_epoch"] is not None and found[done["switch_epoch"]][0]["phase"] == "sgd"
     valid_LB = torch.from_numpy(batchify(CORPUS.valid, run.schedule.eval_batch_size).astype(np.int64))
     for epoch, (row, model) in found.items():
@@ -211,7 +211,7 @@ def interrupted(run, folder, monkeypatch, update: int, **options) -> None:
     with monkeypatch.context() as patch:
         poisoned(patch, update, lambda _: die())
         with pytest.raises(Kill):
-            train.train_run(run, CORPUS, folder, Options(save_interval_s=0.0), **options)
+            loop.train_run(run, CORPUS, folder, Options(save_interval_s=0.0), **options)
 
 
 UNLOCKED = {"components": 2, "dropout_latent": 0.2, "locked_dropout": False}
@@ -225,10 +225,10 @@ UNLOCKED = {"components": 2, "dropout_latent": 0.2, "locked_dropout": False}
     make_run(learning_rate=1.0, epochs=4, pieces=3),
 ], ids=["mos", "lms-plif", "transformer", "pieces"])  # fmt: skip
 def test_every_kind_of_run_resumes_to_the_bit(tmp_path, monkeypatch, run):
-    train.train_run(run, CORPUS, tmp_path / "whole")
+    loop.train_run(run, CORPUS, tmp_path / "whole")
     for update in (1, 9):
         interrupted(run, tmp_path / "cut", monkeypatch, update)
-    again = train.train_run(run, CORPUS, tmp_path / "cut")
+    again = loop.train_run(run, CORPUS, tmp_path / "cut")
     assert result_hash(tmp_path / "cut") == result_hash(tmp_path / "whole")
     assert again["provenance"]["interruptions"] == 2
 
@@ -251,19 +251,19 @@ def test_tf32_is_allowed_in_updates_of_two_precisions(precision, allowed, monkey
 
 @pytest.mark.fault("E9")
 def test_damaged_weights_of_a_finished_run_are_reported(tmp_path):
-    train.train_run(make_run(), CORPUS, tmp_path)
+    loop.train_run(make_run(), CORPUS, tmp_path)
     with pytest.raises(UserError, match="belongs to another run"):
-        train.train_run(make_run(seed=2), CORPUS, tmp_path)
+        loop.train_run(make_run(seed=2), CORPUS, tmp_path)
     weights = bytearray((tmp_path / "model.safetensors").read_bytes())
     weights[len(weights) // 2] ^= 4
     (tmp_path / "model.safetensors").write_bytes(weights)
     with pytest.raises(DataError, match=r"model\.safetensors"):
         trained.load_model(tmp_path)
     with pytest.raises(DataError, match=r"not the weights .* --restart"):
-        train.train_run(make_run(), CORPUS, tmp_path)
+        loop.train_run(make_run(), CORPUS, tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(DataError, match=r"not the weights .* --restart"):
-        train.train_run(make_run(), CORPUS, tmp_path)
+        loop.train_run(make_run(), CORPUS, tmp_path)
 
 
 def nan_weight(self) -> None:
@@ -293,18 +293,18 @@ POISONS = [("softmax", nan_weight), ("softmax", nan_gradient), ("mos", infinite_
 def test_divergence_is_a_recorded_result(tmp_path, monkeypatch, head, poison):
     run = make_run(head, options={"mos": {"components": 3}, "lms-plif": {"knots": 40}}.get(head), learning_rate=1.0)
     poisoned(monkeypatch, 12, poison)
-    done = train.train_run(run, CORPUS, tmp_path)
+    done = loop.train_run(run, CORPUS, tmp_path)
     assert done == artefacts.read_json(tmp_path / "done.json")
     assert done["status"] == "diverged" and "not finite (epoch 2" in done["reason"]
     assert done["epochs"] == done["best_epoch"] == 1  # the earlier epoch stays
     assert done["model_sha256"] == artefacts.sha256_file(tmp_path / "model.safetensors")
     poisoned(monkeypatch, 0, lambda _: die())
-    assert train.train_run(run, CORPUS, tmp_path) == done  # and is not tried again
+    assert loop.train_run(run, CORPUS, tmp_path) == done  # and is not tried again
 
 
 def test_divergence_in_the_first_epoch_leaves_no_weights(tmp_path, monkeypatch):
     poisoned(monkeypatch, 0, nan_weight)
-    done = train.train_run(make_run(), CORPUS, tmp_path)
+    done = loop.train_run(make_run(), CORPUS, tmp_path)
     assert (done["status"], done["best_epoch"], done["model_sha256"]) == ("diverged", None, None)
     assert not (tmp_path / "model.safetensors").exists()
     assert result_hash(tmp_path)
@@ -312,7 +312,7 @@ def test_divergence_in_the_first_epoch_leaves_no_weights(tmp_path, monkeypatch):
 
 @pytest.mark.fault("D3")
 def test_absurd_but_finite_perplexity_is_divergence(tmp_path):
-    done = train.train_run(make_run(learning_rate=1e3, clip=1e3), CORPUS, tmp_path)
+    done = loop.train_run(make_run(learning_rate=1e3, clip=1e3), CORPUS, tmp_path)
     assert done["status"] == "diverged"
     assert "over 10 times the vocabulary size" in done["reason"]
 
@@ -322,6 +322,6 @@ def test_absurd_but_finite_perplexity_is_divergence(tmp_path):
 def test_a_validation_loss_that_is_impossible_is_divergence(tmp_path, monkeypatch, loss, reason):
     original, epochs = trainer.evaluate, iter(range(9))
     monkeypatch.setattr(trainer, "evaluate", lambda *given: loss if next(epochs) == 1 else original(*given))
-    done = train.train_run(make_run(), CORPUS, tmp_path)
+    done = loop.train_run(make_run(), CORPUS, tmp_path)
     assert done["status"] == "diverged" and reason in done["reason"]
     assert done["best_epoch"] == 1 and len(artefacts.read_lines(tmp_path / "epochs.jsonl")) == 1

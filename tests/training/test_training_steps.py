@@ -7,7 +7,7 @@ import pytest
 import small
 import torch
 from softmax_bottleneck.__main__ import main
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.records import collection
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.training import trained, trainer
 from tiny_runs import poisoned
@@ -31,7 +31,7 @@ def test_a_diverged_run_exits_with_10_or_with_0_for_the_workflow(begun, monkeypa
     assert main([*words, "--diverged-ok"]) == 0
     assert main(["measure", *words[1:]]) == 0
     assert before.items() <= small.tree(Store().run_folder(path)).items()  # nothing is tried again
-    counts = collect.collect(begun).counts()
+    counts = collection.collect(begun).counts()
     assert (counts["diverged"], counts["missing"]) == (1, len(begun.needed) - 1)  # counted, not dropped
 
 

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import errno
 import gc
+import inspect
 import os
 import textwrap
 import time
@@ -26,6 +27,7 @@ from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.workflow import note
 from softmax_bottleneck.statistics.samples import NotFiniteError
 from softmax_bottleneck.store import artefacts, errors
+from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study
 
 EXIT_DISK, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 74, 130, 141
@@ -54,14 +56,12 @@ def main(arguments: list[str] | None = None) -> int:
             with suppress(OSError):  # the results raise their own error if the disk fails
                 artefacts.append_line(args.log, f"{time.strftime('%H:%M:%S')}  {line}")
 
-    subject = next((str(vars(args)[key]) for key in ("run", "dataset", "unit", "truth", "choice") if key in args), "")
+    subject = str(vars(args).get("path") or vars(args).get("name") or "")
     note(args.step, subject)
     message, code = "", 0
     try:
-        module, _, name = COMMANDS[args.step][0].partition(":")
         with stopped_with_workflow(say):
-            function = getattr(import_module(f"softmax_bottleneck.{module}"), name)
-            function(*([_study(args)] if "study" in args else []), args, say)
+            _call(args, say)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of the output has seen enough, like `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -75,6 +75,23 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"error: {message}")
     note(args.step, subject, code, message)
     return code
+
+
+def _call(args: argparse.Namespace, say: Say) -> None:
+    """Call the function of a command; its parameters are named like the options of the command.
+
+    The parameter `options` gets all options, `study` the study that they choose, and `say` prints a line.
+
+    Raises:
+        DivergedResultError: the run diverged, and `--diverged-ok` is not given.
+    """
+    module, _, name = COMMANDS[args.step][0].partition(":")
+    function = getattr(import_module(f"softmax_bottleneck.{module}"), name)
+    given = vars(args) | {"options": args, "say": say} | ({"study": _study(args)} if "study" in args else {})
+    done = function(**{name: given[name] for name in inspect.signature(function).parameters})
+    if "diverged_ok" in args and not args.diverged_ok and done and done["status"] == "diverged":
+        advice = "this is recorded as its result, and a repetition would diverge again"
+        raise errors.DivergedResultError(f"{args.path}: diverged: {done['reason']}; {advice}")
 
 
 def _message_and_code(error: BaseException, step: str) -> tuple[str, int] | None:
@@ -128,24 +145,25 @@ SWITCH: dict[str, Any] = {"action": "store_true"}
 FILES: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE[::NAME]"}
 TIME: dict[str, Any] = {"metavar": "TIME"}
 MANY: dict[str, Any] = {"nargs": "*", "default": []}
-REQUIRED: dict[str, Any] = {"required": True}
+PLANNED: dict[str, Any] = {"required": True, "dest": "path"}
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--study": ("study file (default: config/demo.yaml)", PATH),
     "--set": ("replace top-level keys of the study file, as in mirror=/data", MANY | {"metavar": "KEY=VALUE"}),
-    "--dataset": ("name of a file in config/datasets", REQUIRED),
-    "--run": ("<dataset>/<model>/<seed>-<run_id>, as `plan --json` prints it", REQUIRED),
-    "--unit": ("<fits>/<distribution>/<seed>-<unit_id>, as `plan --json` prints it", REQUIRED),
-    "--truth": ("<name>/<seed>-<truth_id>, a folder in results/fits/truths", REQUIRED),
-    "--choice": ("<dataset>/<model>-<hash>, a file in results/<study>/choices", REQUIRED),
+    "--dataset": ("name of a file in config/datasets", {"required": True, "dest": "name"}),
+    "--run": ("<dataset>/<model>/<seed>-<run_id>, as `plan --json` prints it", PLANNED),
+    "--unit": ("<fits>/<distribution>/<seed>-<unit_id>, as `plan --json` prints it", PLANNED),
+    "--truth": ("<name>/<seed>-<truth_id>, a folder in results/fits/truths", PLANNED),
+    "--choice": ("<dataset>/<model>-<hash>, a file in results/<study>/choices", PLANNED),
     "--restart": ("delete earlier results of this step and begin again", SWITCH),
     "--max-wall": ("save and stop with exit code 75 after this time: 90s, 30m, 4h, 1.5d", TIME),
     "--time-margin": ("save this long before the SLURM job ends (default: 3m)", TIME),
+    "--only": ("repeat one measurement, also if it is up to date", {"choices": ("evaluate", "spectrum", "wordsim")}),
     "--diverged-ok": ("exit with 0 instead of 10 if the run diverges", SWITCH),
     "--archive": ("check only this archive of a study, NAME.json.gz", PATH | {"metavar": "FILE"}),
     "--json": ("print JSON", SWITCH),
     "--cores": ("number of CPU cores to use (default: 2)", {"type": int, "default": 2}),
     "snakemake": ("options of Snakemake after --, as in -- --until measure", {"nargs": "*", "metavar": "OPTION"}),
-    "--texts|--from": ("folder of UTF-8 texts (*.txt, also in folders below it)", PATH | REQUIRED),
+    "--texts|--from": ("folder of UTF-8 texts (*.txt, also in folders below it)", PATH | {"required": True}),
     "--name": ("name of the study and its corpus (default: the folder's)", {}),
     "--reload": ("seconds after which the browser reloads the page", {"type": int, "metavar": "SECONDS"}),
     "--explain": ("show premises and intervals", SWITCH),
@@ -172,10 +190,9 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--log": ("also append the messages to this file", PATH),
 }
 
-# --- commands: name -> function, options, help; first those for people, then the steps of the workflow ---------------
+# --- commands for people: name -> function, options, help ------------------------------------------------------------
 STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
 VERIFY = STUDY + "--json --archive --weights"
-TRAIN = STUDY + "--run --diverged-ok" + RESUMABLE
 RANK = """file --hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
     --price --compare --out"""
 COMMANDS = {
@@ -193,25 +210,27 @@ COMMANDS = {
     "repair": ("extras.results:repair_results", STUDY, "delete damaged results and what depends on them"),
     "crate": ("extras.crate:crate", STUDY + "--weights --zip", "pack a finished study as an RO-Crate"),
     "rank": ("own_model.rank:rank_command", RANK, "measure the rank of your own language model"),
-    "check": ("extras.plan:check_study", STUDY, "check options and count parameters without allocating memory"),
-    "download": ("extras.steps:run_step", STUDY + "--dataset", "download a dataset, or sample a synthetic language"),
-    "tokenise": ("extras.steps:run_step", STUDY + "--dataset", "write token ids and vocabulary of a corpus"),
-    "train": ("extras.steps:train", TRAIN, "train a run, or resume it"),
-    "finetune": ("extras.steps:run_step", TRAIN, "finetune a trained run from its best weights"),
-    "dynamic": ("extras.steps:run_step", STUDY + "--run" + RESUMABLE, "evaluate a trained run dynamically"),
-    "measure": ("extras.steps:measure", STUDY + "--run", "take the missing or stale measurements of a run"),
-    "evaluate": ("extras.steps:measure", STUDY + "--run", "recompute the perplexities and predicted words of a run"),
-    "spectrum": ("extras.steps:measure", STUDY + "--run", "recompute the singular values and ranks of a run"),
-    "wordsim": ("extras.steps:measure", STUDY + "--run", "recompute the word similarity of a run"),
-    "truth": ("extras.steps:run_step", STUDY + "--truth", "compute natural next-word distributions for fits"),
-    "fit": ("extras.steps:run_step", STUDY + "--unit" + RESUMABLE, "fit heads to known distributions"),
-    "choose": ("extras.steps:run_step", STUDY + "--choice", "end a round of a search: choose settings, or try more"),
-    "synthetic": ("extras.steps:run_step", STUDY, "measure untrained layers and noise; gather the fits"),
-    "collect": ("extras.results:collect_records", STUDY, "write the records of all runs"),
-    "render": ("extras.results:render_views", STUDY, "write tables, figures and claims"),
-    "report": ("extras.results:write_report", STUDY + "--out", "write the report"),
 }
 
+
+# The steps of the workflow: name -> options, help; each is a function and a module of this name in steps/.
+STEPS = {
+    "check": ("", "check options and count parameters without allocating memory"),
+    "download": ("--dataset", "download a dataset, or sample a synthetic language"),
+    "tokenise": ("--dataset", "write token ids and vocabulary of a corpus"),
+    "train": ("--run --diverged-ok" + RESUMABLE, "train a run, or resume it"),
+    "finetune": ("--run --diverged-ok" + RESUMABLE, "finetune a trained run from its best weights"),
+    "dynamic": ("--run" + RESUMABLE, "evaluate a trained run dynamically"),
+    "measure": ("--run --only", "take the missing or stale measurements of a run"),
+    "truth": ("--truth", "compute natural next-word distributions for fits"),
+    "fit": ("--unit" + RESUMABLE, "fit heads to known distributions"),
+    "choose": ("--choice", "end a round of a search: choose settings, or try more"),
+    "synthetic": ("", "measure untrained layers and noise; gather the fits"),
+    "collect": ("", "write the records of all runs"),
+    "render": ("", "write tables, figures and claims"),
+    "report": ("--out", "write the report"),
+}
+COMMANDS |= {name: (f"steps.{name}:{name}", STUDY + options, about) for name, (options, about) in STEPS.items()}
 
 # An example of each command for people; `--help` lists these commands only.
 EXAMPLES = {

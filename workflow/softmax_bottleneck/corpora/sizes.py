@@ -6,7 +6,7 @@ comes from the counts that the step `tokenise` has stored.
 
 from softmax_bottleneck.corpora import archives
 from softmax_bottleneck.corpora.corpus import SPLITS, check_expected
-from softmax_bottleneck.corpora.tokenise import from_words, read_split, words_of
+from softmax_bottleneck.corpora.words import from_words, read_split, words_of
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store

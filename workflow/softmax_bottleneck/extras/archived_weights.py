@@ -31,7 +31,7 @@ from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import trained
-from softmax_bottleneck.training.check import parameters
+from softmax_bottleneck.training.feasibility import parameters
 
 ENDING = ".weights.safetensors"
 RANKS = ("rank_press", "rank_eff_1e-3", "rank_eff_1e-4", "rank_eff_1e-5")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from importlib import metadata
 from typing import NamedTuple
 
-from softmax_bottleneck.corpora.download import sources
+from softmax_bottleneck.corpora.sources import sources
 from softmax_bottleneck.jobs import processes
 from softmax_bottleneck.store import errors, paths, progress
 from softmax_bottleneck.study import Dataset, Study, load_yaml
@@ -173,10 +173,10 @@ def _size(study: Study) -> Finding:
     test split must also have at least as many contexts as the ranks use (`rank_contexts` in the dataset's YAML). A
     failed check is BAD. On a machine with SLURM it is only a NOTE, because compute nodes have more memory.
     """
-    from softmax_bottleneck.training import check
+    from softmax_bottleneck.training import feasibility
 
     try:
-        left = check.check_limits(study, check.costs(study))
+        left = feasibility.check_limits(study, feasibility.costs(study))
     except errors.UserError as error:
         state = NOTE if shutil.which("sbatch") else BAD  # a login node has less memory than those that compute
         return Finding("size", state, str(error), "change the study, or free memory or disk")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from softmax_bottleneck.records import collect
+from softmax_bottleneck.records import collection
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
@@ -35,12 +35,12 @@ def write_interim_report(study: Study, reload_s: int | None = None) -> Path:
         DataError: a result is damaged.
         OSError: the disk failed.
     """
-    from softmax_bottleneck.report import render, report  # takes two seconds to import, also for a study that begins
+    from softmax_bottleneck.report import contents, page  # takes two seconds to import, also for a study that begins
 
     folder = interim_folder(study)
-    collect.collect_to(study, folder)
-    render.render(study, folder)
-    return report.report(folder, reload_s)
+    collection.collect_to(study, folder)
+    contents.write(study, folder)
+    return page.write(folder, reload_s)
 
 
 class InterimReport:

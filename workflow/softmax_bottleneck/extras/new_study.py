@@ -25,12 +25,12 @@ from pathlib import Path
 
 from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK
 from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings, unknown_shares
-from softmax_bottleneck.corpora.tokenise import decode_line, from_words, words_of
+from softmax_bottleneck.corpora.words import decode_line, from_words, words_of
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.store import errors, progress, schema
 from softmax_bottleneck.store.paths import natural_order
 from softmax_bottleneck.study import load_study
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 SOFT_HYPHEN, JOINERS = "\u00ad", "\u200c\u200d"
 HELD_OUT = 10  # valid and test are a tenth each
@@ -89,7 +89,7 @@ def new_study(options: argparse.Namespace, say: progress.Say) -> None:
         with tempfile.TemporaryDirectory() as scratch:  # the study is checked before anything is written to `into`
             _write(Path(scratch), files)
             checked = load_study(Path(scratch, f"{name}.yaml"))
-            check.check_limits(checked, check.costs(checked))
+            feasibility.check_limits(checked, feasibility.costs(checked))
     except errors.UserError as error:
         message = re.sub(r"^\S*/", "", str(error)).removeprefix(f"{name}.yaml: ")
         raise errors.UserError(f"FROM={texts}: {message}; nothing was written") from None

@@ -9,37 +9,21 @@ from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.report.views import check_options
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, costs, plan
-from softmax_bottleneck.training import check
+from softmax_bottleneck.training import feasibility
 
 Hours = tuple[bool, float, float]  # True if a run or another item of work is done, its GPU hours, its CPU hours
-
-
-def check_study(study: Study, options: argparse.Namespace, say: Say) -> None:
-    """Run the step `check`: find errors in a study before its first job, and write the cost of every run to check.json.
-
-    The step checks the options of every table and figure, and that every model can be built. It also checks that the
-    memory and disk of this machine are large enough, and the texts long enough. `options` is not used; `say` prints a
-    line.
-
-    Raises:
-        UserError: a check failed.
-    """
-    check_options(study)
-    check.check(study, say)
-    for truth, model in study.absent_truths.items():
-        say(f"{study.file}: fits.{truth}: no model at {model}; its fits are left out (`make models` brings SmolLM2)")
 
 
 def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
     """Print the plan of a study: as two tables (see `text`), or as JSON if `options.json` is true.
 
-    The JSON has the content of check.json, except for the provenance (keys: see `check.facts`). `say` is not used.
+    The JSON has the content of check.json, except for the provenance (see `feasibility.facts`). `say` is not used.
 
     Raises:
         UserError: an option of a table or figure is invalid, or the options of a model do not fit together.
     """
     check_options(study)
-    print(json.dumps(check.facts(study, check.costs(study)), indent=1) if options.json else text(study))
+    print(json.dumps(feasibility.facts(study, feasibility.costs(study)), indent=1) if options.json else text(study))
 
 
 def text(study: Study) -> str:
@@ -48,7 +32,7 @@ def text(study: Study) -> str:
     The first table has the hours that the experiments and fits still need. The second has a row per model and dataset:
     number of runs, number of parameters, hours of a run and its memory.
     """
-    cost = check.costs(study)
+    cost = feasibility.costs(study)
     work = dict(_work(study, cost))
     left = [hours for hours in work.values() if not hours[0]]
     gpu, cpu = (duration(sum(hours[kind] for hours in left)) for kind in (1, 2))
@@ -111,7 +95,7 @@ def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tup
 
     Args:
         study: the study.
-        cost: path of each run -> (number of parameters, cost), as `check.costs` returns them.
+        cost: path of each run -> (number of parameters, cost), as `feasibility.costs` returns them.
     """
     sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
     searched = {run.path for run in study.searched}  # these are trained, but not measured

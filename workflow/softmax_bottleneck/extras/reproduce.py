@@ -124,9 +124,9 @@ def _show_result(study: Study, interim: InterimReport, problem: UnfinishedError 
         except (errors.DataError, OSError) as error:
             say(f"no interim report: {error}")
     if not problem or folder == interim.folder:
-        from softmax_bottleneck.report import render  # takes two seconds to import, which a starting study need not
+        from softmax_bottleneck.report import contents  # takes two seconds to import, which a starting study need not
 
-        print(render.result_table(study, records.load(folder)), end="\n\n")
+        print(contents.result_table(study, records.load(folder)), end="\n\n")
         print(f"{'Interim report' if problem else 'Report'}: {(folder / PAGE).resolve()}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The commands that collect, render, report, look up, compare, archive, verify or repair a study's results.
+"""The commands that look up, compare, archive, verify or repair a study's results.
 
 Each function is one command. `options` are the parsed arguments of the command line, and `say` prints a line of
 progress.
@@ -12,45 +12,13 @@ from pathlib import Path
 
 from softmax_bottleneck.extras import interim
 from softmax_bottleneck.jobs.locks import acquire_lock
-from softmax_bottleneck.records import collect, records, verify
-from softmax_bottleneck.report import archive, claims, compare, render, report
+from softmax_bottleneck.records import records, verify
+from softmax_bottleneck.report import archive, claims, compare, contents
 from softmax_bottleneck.report.side_by_side import as_csv, as_text, side_by_side
 from softmax_bottleneck.store import artefacts, errors, paths, progress
 from softmax_bottleneck.study import Study
 
 
-# --- steps of the workflow ------------------------------------------------------------------------------------------
-def collect_records(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Collect the records of all runs and write them to the study's folder; warn if runs mix kinds of hardware."""
-    results = collect.collect_to(study, study.store.study_folder(study.name))
-    for warning in results.hardware_warnings():
-        say(f"warning: {warning}")
-    counts = ", ".join(f"{state} {number}" for state, number in results.counts().items())
-    say(f"{study.name}: {len(results.rows)} records; runs: {counts}")
-
-
-def render_views(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the tables and figures of a study, and the verdicts on the claims; name archives that were left out."""
-    render.render(study, study.store.study_folder(study.name))
-    for finding in () if study.is_of_own_texts else archive.findings():
-        say(f"warning: an archived study is left out: {finding.words}")
-    say(f"{study.name}: {len(study.experiments)} tables and figures")
-
-
-def write_report(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Write the report of a study, index.html, to results/<study>/report or to the folder that `--out` names.
-
-    Raises:
-        IncompleteError: none of the planned runs has results. The report is written before the error is raised.
-    """
-    folder = study.store.study_folder(study.name)
-    say(f"wrote {report.report(folder, out=options.out)}")
-    counts = dict(artefacts.read_json(folder / "page.json")["counts"])
-    if counts["planned"] and counts["missing"] == counts["planned"]:
-        raise errors.IncompleteError(f"{study.name}: none of the {counts['planned']} planned runs has results")
-
-
-# --- for people -----------------------------------------------------------------------------------------------------
 def _records(study: Study) -> records.Records:
     """Return the records of a finished study, or those collected for the interim report of an unfinished study.
 
@@ -100,7 +68,7 @@ def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -
     Printed are the definition of the metric, mean and standard deviation, and for each run the seed, the value, and
     the result file with its sha256.
     """
-    print("\n".join(render.lookup(study, _records(study), options.number)))
+    print("\n".join(contents.lookup(study, _records(study), options.number)))
 
 
 def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:

@@ -98,14 +98,14 @@ def started(threads: int, log: BinaryIO, preexec_fn: Callable[[], object] | None
 
 def serve(descriptor: int, run: Callable[[list[str]], int]) -> NoReturn:
     """Fork a process for every step that connects to the socket with this descriptor; `run` runs its command line."""
-    from softmax_bottleneck.store.fingerprint import STEPS, step_code
+    from softmax_bottleneck.store.fingerprint import step_code
 
     listener, conditions = socket.socket(fileno=descriptor), _conditions()
     gc.set_threshold(COLLECT_AFTER)
     for name in ("finetune", "dynamic", "fit", "measure"):
         step_code(name)  # is cached, and every fork needs it
-        for module in STEPS[name]:
-            import_module(f"softmax_bottleneck.{module}")
+    for module in ("steps.finetune", "steps.dynamic", "steps.fit", "measuring.evaluate", "measuring.spectrum"):
+        import_module(f"softmax_bottleneck.{module}")
     gc.freeze()  # else the garbage collectors of the forks would copy this memory
     signal.signal(signal.SIGCHLD, _reap)
     while True:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from softmax_bottleneck.jobs import outcome_record
-from softmax_bottleneck.records import collect, integrity, records
+from softmax_bottleneck.records import collection, integrity, records
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.study import Study
 
@@ -33,7 +33,7 @@ def verify(study: Study) -> integrity.Verification:
     Returns:
         A `Verification`: the numbers of runs in each state, the number of files checked, and the problems found.
     """
-    facts = collect.collect(study).verification
+    facts = collection.collect(study).verification
     findings = [integrity.Finding(**finding) for finding in facts["findings"]]
     home, files = study.store.study_folder(study.name), list[Path]()
     shown = [f"{one.kind}s/{one.id}.{suffix}" for one in study.experiments for suffix in one.suffixes]

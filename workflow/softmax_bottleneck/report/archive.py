@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from softmax_bottleneck.records import collect, integrity, records
+from softmax_bottleneck.records import collection, integrity, records
 from softmax_bottleneck.report import archive_file, archive_rules, claims
 from softmax_bottleneck.report.archive_file import ENDING, StoredRun
 from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC, CorpusData
@@ -184,7 +184,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
             `unfinished` is false.
         DataError: synthetic.json is damaged.
     """
-    found = collect.collect(study)
+    found = collection.collect(study)
     states, stages = (table[table["state"].isin(FINISHED)] for table in (found.states, found.stages))
     rows = found.rows[found.rows["run_id"].isin({"", *states["run_id"], *stages["run_id"]})]
     missing = sorted({*found.states["path"], *found.stages["path"]} - {*states["path"], *stages["path"]})

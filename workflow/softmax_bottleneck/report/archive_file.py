@@ -178,7 +178,7 @@ class ArchivedTrial(TypedDict):
 
 @pydantic.with_config(OPEN)
 class Choice(TypedDict):
-    """The choice that ended the last round of a search (`measuring.choose`)."""
+    """The choice that ended the last round of a search (`steps.choose`)."""
 
     dataset: schema.Name
     model: schema.Name

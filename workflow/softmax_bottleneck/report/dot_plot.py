@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.ticker import MaxNLocator
 
-from softmax_bottleneck.report import numbers, report
+from softmax_bottleneck.report import numbers, page
 
 PAGE, ROW, MARGIN, FOOT = 330, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
 
@@ -69,4 +69,4 @@ class DotPlot:
         ]
         shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
         facts = {"zero": x(0.0), "axis": self.axis, "width": PAGE, "height": ROW * len(rows) + FOOT}
-        return report.environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)
+        return page.environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)

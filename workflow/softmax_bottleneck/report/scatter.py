@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.records.records import to_csv
-from softmax_bottleneck.report import numbers, report
+from softmax_bottleneck.report import numbers, page
 from softmax_bottleneck.report.contrasts import Contrast, Setting, corpus_of
 
 WIDTH, HEIGHT = 290, 372  # pixels of a panel
@@ -135,7 +135,7 @@ class Scatter:
             {"x": index * WIDTH, "title": panel.title, "about": panel.about, "dots": self._dots(panel)}
             for index, panel in enumerate(shown or self.panels)
         ]
-        template = report.environment().get_template("scatter.svg.j2")
+        template = page.environment().get_template("scatter.svg.j2")
         return template.render(panels=drawn, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM, **axes)
 
     def _dots(self, panel: Panel) -> list[dict[str, object]]:

@@ -18,19 +18,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1]
 PREFIX = f"{PACKAGE.name}."
 
-# Subpackage -> its steps. A step is a module with a function of the same name, and a rule of the workflow.
-ROOMS = {
-    "corpora": ("download", "tokenise"),
-    "training": ("check", "train", "finetune", "dynamic", "fit"),
-    "own_model": ("truth",),
-    "measuring": ("evaluate", "spectrum", "wordsim", "choose", "synthetic"),
-    "records": ("collect",),
-    "report": ("render", "report"),
-}
-# Step -> the modules that its fingerprint covers, with all modules that they import. The fingerprint of a run also
-# covers the modules of its head and body. The step `measure` calls three others.
-STEPS: dict[str, tuple[str, ...]] = {step: (f"{room}.{step}",) for room, steps in ROOMS.items() for step in steps}
-STEPS["measure"] = (*STEPS["evaluate"], *STEPS["spectrum"], *STEPS["wordsim"])
+# Step -> its module. A step is a rule of the workflow, and a module in steps/ with a function of the same name.
+# The fingerprint of a run also covers the modules of its head and body.
+STEPS = {path.stem: f"steps.{path.stem}" for path in sorted(PACKAGE.glob("steps/[a-z]*.py"))}
 
 # Subpackages and modules that steps import but that cannot change a number, each with the reason. No fingerprint covers
 # them, except those in COUNTED. An edit of these repeats no step, and their imports count only if a step imports the
@@ -39,7 +29,6 @@ NEUTRAL = {
     "store": "finds, names, writes and checks files without changing their content",
     "study": "decides what is computed; all of it is in the settings, which run_ids contain",
     "jobs": "stops and resumes a computation with the same bits (see the tests of resuming)",
-    "measuring.measure": "calls the steps whose files are missing or stale, and computes no number",
     "heads.registry": "finds the files of heads, and reads the options, which are in the settings",
     "heads.declaration": "has what tables and figures show of a head, and the types of options",
     "corpora.split_overlap": "warns about a text; no token depends on it",
@@ -60,7 +49,7 @@ def step_code(step: str, *modules: str | Path) -> str:
         modules: further modules to cover, those of a run's head and body: names such as `heads.gss`, or files of
             heads from outside the package.
     """
-    return fingerprint(*STEPS[step], *modules)
+    return fingerprint(STEPS[step], *modules)
 
 
 @cache
@@ -68,7 +57,7 @@ def fingerprint(*modules: str | Path, package: Path = PACKAGE) -> str:
     """Return 12 hex digits that identify the code of some modules and of all modules that these import.
 
     Args:
-        modules: names of modules relative to the package, such as `training.train` or `heads.gss`, or files outside.
+        modules: names of modules relative to the package, such as `steps.train` or `heads.gss`, or files outside.
         package: folder of the package.
     """
     files = module_files(package)

@@ -1,7 +1,7 @@
 """The section `fits` of a study: which heads are fitted to which known distributions, and with which settings.
 
-This module reads the section and plans the fits; `training.fit` computes them. A fit trains a head and one free vector
-per context.
+This module reads the section and plans the fits; `training.fitting` computes them. A fit trains a head and one free
+vector per context.
 """
 
 import itertools

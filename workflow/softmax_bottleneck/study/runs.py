@@ -268,7 +268,7 @@ class Run:
     def code(self) -> str:
         """The fingerprint of the modules that tokenise the corpus and train the model."""
         step = "finetune" if self.start else "train"
-        return step_code(step, *STEPS["tokenise"], self.body.module, *self.head.modules)
+        return step_code(step, STEPS["tokenise"], self.body.module, *self.head.modules)
 
     @cached_property
     def run_id(self) -> str:

@@ -1,6 +1,6 @@
 """Natural next-word distributions, to which heads are fitted: their sources, as a study's YAML declares them.
 
-The step `truth` (`own_model.truth`) computes the distributions of one source and seed, and writes them to a file.
+The step `truth` (`steps.truth`) computes the distributions of one source and seed, and writes them to a file.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """The search for the settings of each model: which values are tried, which are chosen, and what is trained with them.
 
 A study with the key `tuning` has two phases for every corpus and model: the search trains a run per point of a grid,
-and the confirmation trains the model's seeds at the chosen point. The step `choose` (`measuring.choose`) ends every
+and the confirmation trains the model's seeds at the chosen point. The step `choose` (`steps.choose`) ends every
 round of a search. It writes a file that names either the chosen point or further points to try, which make the next
 round. The plan of a study therefore follows from its YAML and these files alone.
 """

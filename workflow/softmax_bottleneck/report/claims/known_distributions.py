@@ -34,9 +34,9 @@ WORDS = "gradient_words"
 LOSS_EARLY, LOSS, NO_CONTEXT = "kl_nats_early", "kl_nats", "kl_no_context_nats"
 SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
 EXACT = "d >= r and width == d"  # query of fits that can be exact: of the planned width, which is large enough
-# The condition of a sample of an untrained layer (`measuring/synthetic.py`) with the default of every setting.
+# The condition of a sample of an untrained layer (`measuring/synthetic_experiments.py`), all at their default.
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
-# The condition of a sample of the sweep over widths and vocabularies (`measuring/synthetic.py`).
+# The condition of a sample of the sweep over widths and vocabularies (`measuring/synthetic_experiments.py`).
 SWEEP = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);.*;sweep$")
 
 

@@ -1,4 +1,4 @@
-"""The step `fit`: it fits output heads of several widths to the same known distributions.
+"""Fits of output heads of several widths to the same known distributions, as a resumable job.
 
 A *plan* is an entry under `fits` of a study's YAML. A *unit* is the set of all fits of a plan to the distributions of
 one setting and one seed. Each finished fit has a file of its own, whose name contains a hash of the fit's settings and
@@ -24,7 +24,7 @@ from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Fit, Study, Unit
+from softmax_bottleneck.study import Fit, Unit
 from softmax_bottleneck.training import free_contexts, gradient_flow
 from softmax_bottleneck.training.free_contexts import FreeContexts, Recipe
 from softmax_bottleneck.training.run_record import DONE_FILE
@@ -32,20 +32,6 @@ from softmax_bottleneck.training.run_record import DONE_FILE
 EARLY = 0.05  # share of the updates after which early metrics are measured; step sizes are still near the first one
 LEAST_KL = 1e-9  # nats; smaller differences from zero are rounding errors
 LARGEST_RANKED = 1 << 24  # largest number of cells (contexts x words) of a matrix whose ranks are measured
-
-
-def fit(study: Study, path: str, say: Say, restart: bool = False) -> None:
-    """Fit output heads with free context vectors to the known distributions of one seed, or resume the fits.
-
-    `path` is the path of the unit, such as `<plan>/rank32/1-<unit_id>` for the distributions `rank32` and seed 1 (see
-    `Unit.path`). `say` prints a line of progress. If `restart` is true, earlier results of the unit's fits are
-    discarded, also those that other units share.
-    """
-    unit = study.unit(path)
-    options = Options.of(study, say, restart)
-    law_folder = study.store.fits_folder(f"laws/{unit.law_path}")
-    record = fit_unit(unit, study.store.fits_folder(path), law_folder, options, study.store)
-    say(f"{path}: {len(unit.fits)} fits ({record['wall_s']:.0f} s)")
 
 
 def fit_unit(

@@ -1,6 +1,6 @@
 """The step `dynamic`: dynamic evaluation of a trained or finetuned run.
 
-In dynamic evaluation, the weights are updated after every scored segment of a text (see `dynamic_evaluation.py`).
+The weights are updated after every scored segment of a text (see `training.dynamic_evaluation`).
 """
 
 import dataclasses
@@ -8,23 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from softmax_bottleneck.corpora import corpus as corpora
-from softmax_bottleneck.corpora.corpus import Corpus
+from softmax_bottleneck.corpora.corpus import Corpus, load_for
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import artefacts, errors, progress
 from softmax_bottleneck.study import Dynamic, Evaluation, Study
-from softmax_bottleneck.training import trained
+from softmax_bottleneck.training import run_record, trained
 from softmax_bottleneck.training.dynamic_evaluation import Evaluator
 from softmax_bottleneck.training.model import LanguageModel
-from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
-
-RESULT_FILE = "dynamic.json"
 
 
-def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
+def dynamic(study: Study, path: str, say: progress.Say, restart: bool = False) -> None:
     """Evaluate a trained or finetuned run dynamically, or resume the evaluation, and write dynamic.json.
 
     If the run has diverged, nothing is evaluated, and dynamic.json says so: it has a status, a reason and no numbers.
@@ -37,15 +31,14 @@ def dynamic(study: Study, path: str, say: Say, restart: bool = False) -> None:
     """
     evaluation = study.dynamic_evaluation(path)
     start, folder = study.store.run_folder(evaluation.run.path), study.store.run_folder(path)
-    _, before = run_and_record(start)
-    parents = {"start/done.json": artefacts.sha256_file(start / DONE_FILE)}
+    _, before = run_record.run_and_record(start)
+    parents = {"start/done.json": artefacts.sha256_file(start / run_record.DONE_FILE)}
     if before["status"] != "ok":
-        write_unusable(folder / RESULT_FILE, before, parents)
+        run_record.write_unusable(folder / "dynamic.json", before, parents)
         return
-    corpus = corpora.load_for(study, evaluation.run)
-    options = Options.of(study, say, restart)
+    corpus = load_for(study, evaluation.run)
     with trained.loaded(evaluation.run, start) as model:
-        record = evaluate(evaluation, model, corpus, folder, parents=parents, options=options)
+        record = evaluate(evaluation, model, corpus, folder, parents=parents, options=Options.of(study, say, restart))
     static, after = (record["metrics"][f"test_ppl{ending}"] for ending in ("_static", ""))
     say(f"{path}: test perplexity {static:.2f} -> {after:.2f} ({record['wall_s']:.0f} s)")
 
@@ -77,13 +70,13 @@ def evaluate(
     """
     run = evaluation.run
     if not model.body.carries_state:
-        raise UserError(f"dynamic evaluation reads a few words at a time, so it needs a body that carries what came "
-                        f"before; {run.body.kind} does not")  # fmt: skip
+        problem = f"it needs a body that carries what came before; {run.body.kind} does not"
+        raise errors.UserError(f"dynamic evaluation reads a few words at a time, so {problem}")
     ids = {"run_id": run.run_id, "evaluation_id": evaluation.path.rpartition("-")[2]}
     settings = {key: str(value) for key, value in dataclasses.asdict(evaluation.settings).items()}
     identity = {"run_id": run.run_id, "code": evaluation.code, **settings}
     device = model.head.decoder.weight.device
-    job = Job(name=f"{run.model}/{run.seed}", folder=folder, result=RESULT_FILE, ids=ids, identity=identity,
+    job = Job(name=f"{run.model}/{run.seed}", folder=folder, result="dynamic.json", ids=ids, identity=identity,
               device=device, numerics=numerics(run, device))  # fmt: skip
     return run_to_end(job, lambda: DynamicEvaluation(model, corpus, evaluation.settings, parents), options)
 

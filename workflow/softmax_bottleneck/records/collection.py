@@ -1,4 +1,4 @@
-"""The step `collect`, which turns finished runs into records; the steps of the report read no run folders.
+"""Finished runs turned into records; the steps of the report read no run folders.
 
 The plan of the study names the folder of every run, so results of other settings or of older code are never read. Every
 run gets a state, such as `ok`, and a reason (see `Reading.state`). Only runs in the states `ok` and `missing` have

@@ -65,7 +65,7 @@ def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file:
     return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
 
 
-def report(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
+def write(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
     """Write the page index.html from the files that `render` wrote, and return its path.
 
     Args:

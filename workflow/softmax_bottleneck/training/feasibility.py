@@ -1,43 +1,23 @@
-"""The step `check`, which builds the models of a study before the first job, without allocating their weights.
+"""Whether a study can run here: its models are built without weights, their parameters counted, and costs estimated.
 
-The step finds incompatible options, models that are too large for the machine, and datasets whose ranks are to be
-computed over more contexts than the test text has. It also counts parameters and estimates costs.
+This finds incompatible options, models that are too large for the machine, and datasets whose ranks are to be computed
+over more contexts than the test text has.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from softmax_bottleneck.corpora.sizes import size_of
-from softmax_bottleneck.corpora.tokenise import check_contexts
-from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.corpora.words import check_contexts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import Run, Study
-from softmax_bottleneck.study.costs import Cost, estimate, fit_hours
+from softmax_bottleneck.study.costs import Cost, estimate
 from softmax_bottleneck.study.plan import Size, is_done, tracked
 from softmax_bottleneck.training.model import build, count_parameters
-
-
-def check(study: Study, say: Callable[[str], None]) -> None:
-    """Build all models of a study without weights, check the limits of this machine, and write check.json.
-
-    The file has the number of parameters and the estimated cost of every run (see `facts`). `say` is called with one
-    sentence on the number of runs and their hours.
-
-    Raises:
-        UserError: the options of a model do not fit together, the machine or a text is too small for a run, or dynamic
-            evaluation is planned for a stateless body.
-    """
-    planned = costs(study)
-    check_limits(study, planned)
-    check_stages(study)
-    written = facts(study, planned) | {"provenance": provenance.block()}
-    artefacts.write_json(study.store.study_folder(study.name) / "check.json", written)
-    hours = sum(run["cpu_h"] for run in written["runs"].values()) + sum(fit_hours(unit, "cpu") for unit in study.units)
-    say(f"{study.name}: {len(written['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
 
 
 def _sizes(study: Study) -> dict[str, Size]:

@@ -1,7 +1,7 @@
-"""The step `render`, which writes all parts of a study's report: tables, figures, claims.json and page.json.
+"""All parts of a study's report: tables, figures, claims.json and page.json.
 
-page.json holds the texts around the tables and figures, the lists of runs and the provenance. `render` reads the
-records and the published numbers, but no run folder. The module `report` embeds the written files in one page.
+page.json holds the texts around the tables and figures, the lists of runs and the provenance. They are made from the
+records and the published numbers, without run folders. The module `page` embeds the written files in one page.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from softmax_bottleneck.report import archive, archived_cells, claims, compare, 
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.numbers import number, spread
-from softmax_bottleneck.report.report import table_page
+from softmax_bottleneck.report.page import table_page
 from softmax_bottleneck.report.side_by_side import as_text, side_by_side
 from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
 from softmax_bottleneck.statistics.samples import Summary
@@ -38,7 +38,7 @@ SHOWN_METRICS = {"test_ppl": 2, "rank_press": 0}  # metric -> decimals
 NO_COUNTERPART = "no published run of this model"
 
 
-def render(study: Study, folder: Path) -> None:
+def write(study: Study, folder: Path) -> None:
     """Write the tables, figures and claims of a study's report into `folder`, which holds the study's records.
 
     The verdicts on claims are in claims.json. Everything else that the page shows is in page.json.
@@ -88,7 +88,7 @@ def render(study: Study, folder: Path) -> None:
 def page_of(
     study: Study, results: records.Records, entries: Sequence[dict[str, Any]], judged: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the content of page.json except the keys `overview` and `heads`, which `render` adds.
+    """Return the content of page.json except the keys `overview` and `heads`, which `write` adds.
 
     Args:
         study: the study.

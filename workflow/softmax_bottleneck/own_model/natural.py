@@ -1,4 +1,4 @@
-"""The step `truth`: it computes natural next-word distributions, to which the step `fit` fits heads.
+"""Natural next-word distributions, in contexts of a test text: of a run, a saved model, n-grams or a mixture.
 
 A context is a position of the test text with the tokens before it. Random windows of WINDOW tokens are read, and the
 last quarter of each window are the contexts, so that each has at least 96 tokens of history. (An n-gram model reads the
@@ -16,12 +16,11 @@ from scipy import special
 from softmax_bottleneck.corpora import ngram
 from softmax_bottleneck.corpora.corpus import EOS, Corpus, load
 from softmax_bottleneck.own_model import saved_model
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.errors import DataError, UserError
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Study
-from softmax_bottleneck.study.truths import ARRAYS, FILE, Truth
+from softmax_bottleneck.study.truths import Truth
 from softmax_bottleneck.training import trained
 
 Floats = NDArray[np.float32]
@@ -32,38 +31,7 @@ PART = 4  # one in four tokens of a window is a context
 ROWS = 64  # contexts whose log-probabilities a head computes at once
 
 
-def truth(study: Study, path: str, say: Say) -> None:
-    """Compute natural next-word distributions, and write them to truth.npz and their facts to truth.json.
-
-    truth.npz has the arrays `p_NM` (float32 probabilities, rows sum to one) and `token_M` (numbers of the kept tokens
-    in their source). truth.json has `facts` (`kept_mass`, the mean probability of the kept tokens before the division,
-    and `tokens`, their number in the source) and the provenance.
-
-    Args:
-        study: the study.
-        path: path of the distributions (`Truth.path`).
-        say: prints a line of progress.
-
-    Raises:
-        UserError: the source has fewer tokens than are to be kept, or the saved model cannot be used.
-        DataError: a file is missing or damaged, or the test text is shorter than a window.
-    """
-    wanted = study.truth(path)
-    p_NV = np.exp(_log_probs(study, wanted))
-    if p_NV.shape[1] < wanted.words:
-        raise UserError(f"{study.file}: fits: words: {wanted.name} has {p_NV.shape[1]} tokens (got {wanted.words})")
-    token_M = np.argsort(-p_NV.mean(0, dtype=np.float64), kind="stable")[: wanted.words]
-    kept_NM = p_NV[:, token_M].astype(np.float64)
-    mass_N = kept_NM.sum(1)
-    arrays = {"p_NM": (kept_NM / mass_N[:, None]).astype(np.float32), "token_M": token_M}
-    folder = study.store.fits_folder(f"truths/{path}")
-    parents = {ARRAYS: artefacts.write_npz(folder / ARRAYS, **arrays), **wanted.inputs}
-    facts = {"kept_mass": float(mass_N.mean()), "tokens": p_NV.shape[1]}
-    artefacts.write_json(folder / FILE, {"status": "ok", "facts": facts, "provenance": provenance.block(parents)})
-    say(f"{path}: {len(kept_NM)} contexts; {wanted.words} of {p_NV.shape[1]} tokens have {facts['kept_mass']:.1%}")
-
-
-def _log_probs(study: Study, wanted: Truth) -> Floats:
+def log_probs(study: Study, wanted: Truth) -> Floats:
     """Return ln P of every context and token, [N, V]."""
     corpus = load(study.store.tokens_folder(wanted.corpus), study.datasets[wanted.corpus].tokens_id)
     if wanted.run:

@@ -1,4 +1,4 @@
-"""The step `tokenise`: it turns text files into a dictionary and token ids.
+"""The words of text files, and the dictionary and token ids that follow from them.
 
 Words are separated by ASCII spaces and tabs. Lines end with LF or CR LF, and `<eos>` is added to the end of every line.
 The published data reader (AWD-LSTM, Merity et al. 2018, data.py) does the same, except that Unicode spaces separate
@@ -14,65 +14,12 @@ from typing import IO
 
 import numpy as np
 
-from softmax_bottleneck.corpora import corpus
-from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK, VOCABULARY_FILE, Corpus
-from softmax_bottleneck.corpora.repeat import repeated
-from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK, Corpus
 from softmax_bottleneck.store.errors import DataError, UserError
-from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Dataset, Study, load_dataset
+from softmax_bottleneck.study import Dataset
 
 MAX_LINE_BYTES = 64 << 20
 WORD_BREAK = re.compile("[ \t]+")
-
-
-def tokenise(study: Study, name: str, say: Say) -> None:
-    """Check a corpus against its declared counts and hash; write its token ids, its vocabulary and corpus.json.
-
-    The dataset's YAML file declares the counts and the hash under `expected`. If the YAML names another dataset as
-    `base`, the corpus is that dataset with a smaller dictionary and a shorter train split (see `restrict`). Otherwise
-    the corpus is read from text files. corpus.json has the keys `name`, `tokens` ({split: number}), `vocabulary_size`,
-    `token_sha256`, and `doubts`: a list of warnings about overlapping or swapped splits.
-
-    Args:
-        study: the study, which determines the folders.
-        name: name of the dataset.
-        say: prints the warnings and the counts.
-
-    Raises:
-        DataError: a text is invalid or was edited after the download, or its counts or hash are not the declared ones.
-        UserError: the dataset requests ranks over more contexts than the test text has.
-    """
-    dataset = study.dataset(name)
-    target = study.store.tokens_folder(name)
-    if dataset.base:
-        source = study.store.tokens_folder(dataset.base)
-        parents = {VOCABULARY_FILE: artefacts.sha256_file(source / VOCABULARY_FILE)}
-        whole = corpus.load(source, load_dataset(dataset.base, dataset.folder).tokens_id)
-        tokens = restrict(whole, name=name, **dataset.cut)
-    else:
-        source = study.store.corpus_folder(name)
-        parents = artefacts.read_json(source / "files.json")["files"]
-        _refuse_edited(source, parents)
-        tokens = repeated(dataset.repeat, name) if dataset.repeat else read_corpus(name, source)
-    corpus.check_expected(tokens, dataset.expected)
-    check_contexts(dataset, len(tokens.test))
-    corpus.save(tokens, target, parents, dataset.tokens_id)
-    warnings = split_overlap_warnings(tokens) if dataset.kind == "corpus" and not dataset.base else []
-    counts = corpus.counts(tokens)
-    artefacts.write_json(target / "corpus.json", counts | {"name": name, "doubts": warnings})
-    for warning in warnings:
-        say(f"warning: {name}: {warning}")
-    say(f"{name}: {counts['tokens']} tokens, {counts['vocabulary_size']} words")
-
-
-def _refuse_edited(folder: Path, hashes: Mapping[str, str]) -> None:
-    """Raise DataError if a text is missing or no longer has the sha256 that `hashes` gives for its file name."""
-    for name, digest in hashes.items():
-        path = folder / name
-        if not path.is_file() or artefacts.sha256_file(path) != digest:
-            raise DataError(f"{path}: missing, or edited since it was brought here; run the download step again")
 
 
 def check_contexts(dataset: Dataset, test_tokens: int) -> None:

@@ -10,23 +10,21 @@ measured.json holds no measurement. `measure` writes it after all three steps, w
 
 import time
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from softmax_bottleneck.measuring import wordsim
 from softmax_bottleneck.measuring.computed import Computed, contexts_file
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.fingerprint import step_code
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import artefacts, fingerprint, progress, provenance
 from softmax_bottleneck.study import Run, Study
-from softmax_bottleneck.training.run_record import DONE_FILE, run_and_record, write_unusable
+from softmax_bottleneck.training import run_record
 
 MEASURED_FILE = "measured.json"  # the only file of this step that Snakemake knows, so it deletes none of the others
 # Step -> its result. Its provenance holds the hashes of the files in `_inputs` and of the step's other output files.
 STEPS = {"evaluate": "measure.json", "spectrum": "rank.json", "wordsim": "wordsim.json"}
 
 
-def measure(study: Study, path: str, say: Say, only: str = "") -> None:
+def measure(study: Study, path: str, say: progress.Say, only: str = "") -> None:
     """Bring all measurements of a trained or finetuned run up to date, then write measured.json.
 
     Args:
@@ -41,7 +39,7 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
         DataError: a file that a step reads is missing or damaged.
     """
     folder = study.store.run_folder(path)
-    run, _ = run_and_record(folder)
+    run, _ = run_record.run_and_record(folder)
     for step in STEPS:
         if step == only or not (only or is_fresh(study, run, folder, step)):
             _call(study, path, step, say)
@@ -50,19 +48,19 @@ def measure(study: Study, path: str, say: Say, only: str = "") -> None:
         artefacts.write_json(folder / MEASURED_FILE, {"files": hashes})
 
 
-def _call(study: Study, path: str, step: str, say: Say) -> None:
+def _call(study: Study, path: str, step: str, say: progress.Say) -> None:
     """Compute one of the three steps for the run at `path`, and write the JSON files of this step.
 
     The step's result (measure.json, rank.json or wordsim.json) is written after its other JSON files. A diverged run
     has no numbers. For such a run, the files hold the status and the reason of the divergence.
     """
     started, folder = time.monotonic(), study.store.run_folder(path)
-    run, done = run_and_record(folder)
+    run, done = run_record.run_and_record(folder)
     inputs = _inputs(study, run, folder, step)
     if done["status"] != "ok":  # divergence is a result, which the files record
         parents = {name: artefacts.sha256_file(file) for name, file in inputs.items() if file.parent == folder}
         for name in ("topk.json", STEPS[step]) if step == "evaluate" else (STEPS[step],):
-            write_unusable(folder / name, done, parents)
+            run_record.write_unusable(folder / name, done, parents)
         return
     computed = _compute(step, study, run, done)
     parents = {name: artefacts.sha256_file(file) for name, file in inputs.items()} | dict(computed.arrays)
@@ -76,10 +74,13 @@ def _call(study: Study, path: str, step: str, say: Say) -> None:
 def _compute(step: str, study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     """Return the results of a step; `done` is the content of the run's done.json.
 
-    Only the module of this step is imported, so that `wordsim` does not import torch.
+    `wordsim` does not import torch.
     """
-    module = import_module(f"softmax_bottleneck.measuring.{step}")  # imported here, because `wordsim` needs no torch
-    return getattr(module, step)(study, run, done)
+    if step == "wordsim":
+        return wordsim.wordsim(study, run, done)
+    from softmax_bottleneck.measuring import evaluate, spectrum
+
+    return evaluate.evaluate(study, run, done) if step == "evaluate" else spectrum.spectrum(study, run, done)
 
 
 # --- freshness ------------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
         "spectrum": dataset.rank_contexts,
         "wordsim": dataset.wordsim,
     }
-    return {"step": step, "code": step_code(step), "setting": setting[step]}
+    return {"step": step, "code": fingerprint.fingerprint(f"measuring.{step}"), "setting": setting[step]}
 
 
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
@@ -126,9 +127,7 @@ def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
     """
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}
-    inputs = {DONE_FILE: folder / DONE_FILE}
+    inputs = {run_record.DONE_FILE: folder / run_record.DONE_FILE}
     if step == "wordsim":
-        from softmax_bottleneck.measuring.wordsim import benchmark_files
-
-        inputs |= {path.name: path for path in benchmark_files(study, run).values()}
+        inputs |= {path.name: path for path in wordsim.benchmark_files(study, run).values()}
     return inputs

@@ -1,4 +1,4 @@
-"""The step `train`: it trains a run and writes the log of epochs, the weights and the record to the run's folder."""
+"""The training of a run as a resumable job, which writes epochs, weights and record; `Trainer` has the mathematics."""
 
 import json
 import statistics
@@ -11,35 +11,20 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from softmax_bottleneck.corpora import corpus as corpora
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.jobs.resumable import DEFAULTS, Job, Options, Outcome, Session, Work, run_to_end
-from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
-from softmax_bottleneck.store.progress import Say
-from softmax_bottleneck.study import Run, Schedule, Study, plan
+from softmax_bottleneck.store import artefacts, errors
+from softmax_bottleneck.study import Run, Schedule
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training.optim import ASGD
-from softmax_bottleneck.training.repeat import ACCURACIES, Repeater
+from softmax_bottleneck.training.repeat import ACCURACIES
 from softmax_bottleneck.training.run_record import DONE_FILE, EPOCHS_FILE, MODEL_FILE, RUN_FILE
 from softmax_bottleneck.training.trained import snapshot_file, snapshots
 from softmax_bottleneck.training.trainer import DivergedError, Trainer, perplexity
 
 SNAPSHOTS = 7  # snapshots along training, if requested; the end of plain SGD is stored too
-
-
-def train(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Train one run, or resume training; return the content of its done.json.
-
-    `path` is the run's `Run.path`; `say` prints a line of progress; `restart` discards earlier states and results.
-    """
-    run = study.run(path)
-    keeps_snapshots = path in {tracked.path for tracked in plan.tracked(study)}
-    options, corpus = Options.of(study, say, restart), corpora.load_for(study, run)
-    make = Repeater if study.datasets[run.dataset].repeat else Trainer
-    return train_run(run, corpus, study.store.run_folder(path), options, keeps_snapshots=keeps_snapshots, make=make)
 
 
 def train_run(
@@ -83,8 +68,8 @@ def train_run(
     def is_whole(record: Mapping[str, Any]) -> bool:
         path = folder / MODEL_FILE
         if (artefacts.sha256_file(path) if path.exists() else None) != record["model_sha256"]:
-            raise DataError(f"{path}: these are not the weights that {DONE_FILE} speaks of; restore the file, or train "
-                            "the run again with --restart")  # fmt: skip
+            fix = "restore the file, or train the run again with --restart"
+            raise errors.DataError(f"{path}: these are not the weights that {DONE_FILE} speaks of; {fix}")
         return True
 
     identity = {**run.settings, "seed": run.seed, "code": run.code, "vocabulary_size": corpus.vocabulary_size}

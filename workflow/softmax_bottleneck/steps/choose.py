@@ -7,15 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.fingerprint import step_code
-from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store import artefacts, errors, fingerprint, progress, provenance
 from softmax_bottleneck.study import Study
 from softmax_bottleneck.study.tuning import decide
 
 
-def choose(study: Study, path: str, say: Say) -> None:
+def choose(study: Study, path: str, say: progress.Say) -> None:
     """Write the choice that ends the round of a search at `path` (`Round.path`), a JSON file with these keys.
 
     `dataset`, `model` and `by` say what was tuned. `curve` has a dict per trial: `point`, `runs` (their paths) and
@@ -29,8 +26,7 @@ def choose(study: Study, path: str, say: Say) -> None:
     ended = study.round(path)
     tuning = study.tuning
     assert tuning is not None
-    parents: dict[str, str] = {}
-    losses: list[float] = []
+    parents, losses = dict[str, str](), list[float]()
     for trial in ended.trials:
         of_seeds = []
         for run in trial.runs:
@@ -41,7 +37,7 @@ def choose(study: Study, path: str, say: Say) -> None:
     if not any(map(math.isfinite, losses)):
         problem = f"models.{ended.model}: all {len(losses)} points of the search diverged on {ended.dataset}"
         fix = "Expected one that does not. Fix: add smaller values to `tuning.grid`"
-        raise UserError(f"{study.file}: {problem}. {fix}")
+        raise errors.UserError(f"{study.file}: {problem}. {fix}")
     decision = decide(tuning, [trial.point for trial in ended.trials], losses)
     ppls = [math.exp(loss) if math.isfinite(loss) else None for loss in losses]
     curve: list[dict[str, Any]] = [
@@ -52,7 +48,7 @@ def choose(study: Study, path: str, say: Say) -> None:
     content: dict[str, Any] = {"status": "ok", "dataset": ended.dataset, "model": ended.model, "by": tuning.by}
     content |= {"curve": curve, "best": best, "interior": decision.interior}
     content |= {"chosen": None if decision.following else best, "following": list(map(dict, decision.following))}
-    block = provenance.block(made_by=step_code("choose"), parents=parents)
+    block = provenance.block(made_by=fingerprint.step_code("choose"), parents=parents)
     artefacts.write_json(study.choice_file(path), content | {"provenance": block})
     values = ", ".join(f"{setting} = {value}" for setting, value in best.items())
     verdict = f"{len(decision.following)} more to try" if decision.following else "chosen"

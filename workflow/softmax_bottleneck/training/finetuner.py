@@ -9,49 +9,16 @@ whatever their loss.
 """
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from softmax_bottleneck.corpora import corpus as corpora
 from softmax_bottleneck.corpora.corpus import Corpus
-from softmax_bottleneck.jobs.resumable import Options
-from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
-from softmax_bottleneck.study import Run, Study
+from softmax_bottleneck.study import Run
 from softmax_bottleneck.training import model as models
-from softmax_bottleneck.training import trained
-from softmax_bottleneck.training.run_record import DONE_FILE, RUN_FILE, run_and_record
 from softmax_bottleneck.training.schedule import stalls
-from softmax_bottleneck.training.train import train_run
 from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
-
-
-def finetune(study: Study, path: str, say: Say, restart: bool = False) -> dict[str, Any]:
-    """Finetune a trained run from its stored weights, or resume finetuning; return the content of the new done.json.
-
-    `path` is the path of the finetuned run; `Run.start` is the path of the trained run. If the trained run has
-    diverged, nothing is computed, and done.json has the status and the reason of the trained run. `restart` discards
-    earlier states and results.
-    """
-    run = study.run(path)
-    start, folder = study.store.run_folder(run.start), study.store.run_folder(path)
-    _, before = run_and_record(start)
-    parents = {"start/done.json": artefacts.sha256_file(start / DONE_FILE)}
-    if before["status"] != "ok":
-        block = provenance.block(parents, run_id=run.run_id)
-        reason = f"the run it goes on from: {before['reason']}"
-        record = before | {"run": run.to_json(), "model_sha256": None, "reason": reason, "provenance": block}
-        artefacts.write_json(folder / RUN_FILE, run.to_json())
-        artefacts.write_json(folder / DONE_FILE, record)
-        return record
-    corpus = corpora.load_for(study, run)
-    options = Options.of(study, say, restart)
-    make = partial(Finetuner, weights=trained.load_weights(start))
-    return train_run(run, corpus, folder, options, make=make, parents=parents)
 
 
 class Finetuner(Trainer):

@@ -28,7 +28,6 @@ Suffixes: S contexts, H hidden size, V vocabulary, K components.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,7 @@ from softmax_bottleneck.measuring.perplexity import chunks_of
 from softmax_bottleneck.ranks import Spectrum, robustness
 from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.ranks.spectra import dense_singular_values
-from softmax_bottleneck.store import artefacts, provenance
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.store.seeds import derive
@@ -243,7 +242,7 @@ def _log_softmax(logits_SV: Array) -> Array:
 
 
 # --- tokens at the top of a softmax ---------------------------------------------------------------------------------
-def _top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
+def top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
     """Return the largest m of every draw (see `ranks.top_tokens`), for trained and for random output matrices.
 
     Runs whose head is not log-linear are left out. Random matrices have normal entries, the sizes of the trained ones,
@@ -272,7 +271,7 @@ def _top_rows(weight_VD: Array, bias_V: Array | None, dataset: str, model: str, 
 
 
 # --- a trained model's matrix ---------------------------------------------------------------------------------------
-def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None:
+def truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None:
     """Return the rank-ten truncation of the log-probability matrix over the first `size` test contexts of a run.
 
     The function uses the first of `runs` that did not diverge and whose matrix has more than ten rows and columns. It
@@ -290,34 +289,3 @@ def _truncated(study: Study, runs: Sequence[Run], size: int) -> Truncated | None
         if min(log_p_NV.shape) > robustness.TRUE_RANK:
             return Truncated.of_matrix(log_p_NV, f"{run.dataset}/{run.model}")
     return None
-
-
-# --- the step ---------------------------------------------------------------------------------------------------------
-def synthetic(study: Study, say: Say) -> None:
-    """Write synthetic.json: the results of a study's synthetic experiments and of its fits to known distributions.
-
-    A synthetic experiment computes the ranks of untrained layers, or of a trained model's truncated log-probability
-    matrix after rounding errors or noise. The file has the keys `status` (always "ok"), `rows` and `provenance`
-    (versions, hardware and hashes of the input files). A row is a dict with one number. The rows of the experiments
-    come first, then those of all fits of the study, which are copied from the fits' done.json files.
-
-    Raises:
-        UserError: the option `synthetic` of an experiment has an unknown value.
-        DataError: an input file is missing or damaged.
-    """
-    rows, parents = list[Row](), dict[str, str]()
-    for experiment in study.experiments:
-        if "synthetic" in experiment.options:
-            runs = study.read_by_synthetic(experiment)
-            is_top = experiment.options["synthetic"] == "top-m"
-            matrix = partial(_truncated, study, runs)
-            rows += _top_tokens(study, runs) if is_top else rows_of(experiment.options, matrix, say)
-            for run in runs:
-                measured = study.store.run_folder(run.path) / "measure.json"
-                parents[f"{run.path}/measure.json"] = artefacts.sha256_file(measured)
-    for unit in study.units:
-        path = study.store.fits_folder(unit.path) / "done.json"
-        rows += artefacts.read_json(path)["rows"]
-        parents[f"{unit.path}/{path.name}"] = artefacts.sha256_file(path)
-    facts = {"status": "ok", "rows": rows, "provenance": provenance.block(parents)}
-    artefacts.write_json(study.store.study_folder(study.name) / "synthetic.json", facts)
