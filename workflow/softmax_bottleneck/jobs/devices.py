@@ -3,7 +3,7 @@
 Such a lease is an operating-system lock on a file in the user's own subfolder of the folder for temporary files. The
 kernel releases the lock when the process ends, however it ends. The file is named after the GPU's UUID, which is the
 same in every process and project. Processes of other users, or with another TMPDIR, do not see the lease. In a batch
-job with one GPU none is leased, because the batch system has assigned it.
+job with one GPU none is leased, because the batch system has assigned it (workflow/profiles/slurm names the partition).
 
 A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
 runs at once (`train_together`). Each run has its own process and its own done.json, as if it were trained alone.

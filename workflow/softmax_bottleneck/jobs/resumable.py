@@ -8,7 +8,8 @@ the last saved state. After SIGTERM or a time limit, no work is lost. After SIGK
 save is repeated, usually less than five minutes of it. On a CPU, the result has the same bits however often the work
 was interrupted, provided that the number of threads, the instruction set and the version of PyTorch stay the same.
 
-A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. A
+A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. What
+a state contains, says `state` in `training/loop.py`, `training/dynamic_evaluation.py` and `training/fitting.py`. A
 state is verified when it is read. If a state or record belongs to another run, or if only damaged ones are left, an
 error is raised and nothing is overwritten.
 """

@@ -1,5 +1,8 @@
 """Published numbers, and table cells that show a study's measured numbers next to them.
 
+The file of an experiment names the CSV files in report/published under `published`. The filters under `published` of a
+column, and those under `published_rows` of a model, select the row of a cell (`Source.find_published`).
+
 config/paper.yaml holds the published settings of each corpus and model. A cell shows the difference between the
 measured and the published number only if the runs are on the published corpus and have the published settings. On the
 page, a row of a table has a line of published numbers, named `paper`, above the line of measured numbers. If no cell

@@ -5,9 +5,10 @@ these were the lowest so far. The step size for a chunk of T drawn tokens is
 
     learning_rate * decay * T / bptt        (Merity, Keskar and Socher 2018, section 5)
 
-where `decay` falls on plateaus with the optimizer `plateau-sgd` (Benka 2021), and is 1 with all others. LMS-PLIF's
-slopes have their own learning rate in the place of `learning_rate`. Averaged SGD takes the step size of the previous
-chunk, as PyTorch's class does (`optim.ASGD`). Finetuning has a schedule of its own, with the optimizer `asgd`
+where `learning_rate` is in run.json, under `schedule` (the value of the study, or the one that its search chose).
+`decay` falls on plateaus with the optimizer `plateau-sgd` (Benka 2021), and is 1 with all others. LMS-PLIF's slopes
+have their own learning rate in the place of `learning_rate`. Averaged SGD takes the step size of the previous chunk, as
+PyTorch's class does (`optim.ASGD`). Finetuning has a schedule of its own, with the optimizer `asgd`
 (`study.runs.Stages`).
 """
 
