@@ -1,6 +1,5 @@
 """Studies side by side: the matrix of conclusions, on the terminal, as files, from read-only folders."""
 
-import csv
 import re
 import shutil
 from pathlib import Path
@@ -17,6 +16,7 @@ from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims.rules import CANNOT, CONFOUNDED, NOT_REPRODUCED, REPRODUCED, UNDECIDED
 from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.head_table import memory as memory_of_heads
+from softmax_bottleneck.report.side_by_side import side_by_side
 from softmax_bottleneck.store import artefacts
 from trained_examples import Trained, near
 from trained_examples import study as trained
@@ -46,17 +46,17 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_claims_and_heads_stand_side_by_side_with_the_hardware(finished: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(finished)
-    assert main(["compare", "fake", "fewer", "other/results", "--out", "side"]) == 0
+    assert main(["compare", "fake", "fewer", "other/results"]) == 0
     shown = capsys.readouterr().out
     assert "…" not in shown  # no cell is cut in a pipe
     assert "fake: truth-demo" in shown and "other/results/fake: truth-demo" in shown and HARDWARE in shown
-    rows = list(csv.DictReader((finished / "side" / "compare.csv").open(encoding="utf-8")))
-    heads = {(row["study"], row["row"]): row["text"] for row in rows if row["table"] == "Heads"}
+    tables = side_by_side(compare.find_studies(["fake", "fewer", "other/results"]))
+    heads = tables["Heads"]
     expected = fake.perplexities(next(run for run in fake.load(finished).needed if run.model == "mos"))["test_ppl"]
     for name in ("fake", "fewer", "other/results/fake"):
-        assert heads[f"{name}: truth-demo", "MoS [mos]"].startswith(f"{expected:.2f}")
-    assert heads["fewer: truth-demo", "GSS [gss]"] == "—"
-    verdicts = [row["text"] for row in rows if row["row"].endswith("[not-sufficient]")]
+        assert heads[f"{name}: truth-demo"]["MoS [mos]"].startswith(f"{expected:.2f}")
+    assert heads["fewer: truth-demo"]["GSS [gss]"] == "—"
+    verdicts = tables["Conclusions"].filter(regex=r"\[not-sufficient\]$", axis=0).iloc[0].tolist()
     judged = artefacts.read_json(finished / "results" / "fake" / "claims.json")["claims"]
     assert verdicts[0].startswith(next(one["verdict"] for one in judged if one["id"] == "not-sufficient"))
 

@@ -205,7 +205,7 @@ COMMANDS = {
     "claims": ("extras.results:print_claims", STUDY + "--explain archived", "print the verdicts on the papers' claims"),
     "number": ("extras.results:print_number", STUDY + "number", "print a number with its definition, seeds and files"),
     "archive": ("extras.results:write_archive", STUDY + "--unfinished --weights", "pack a study into report/evidence"),
-    "compare": ("extras.results:compare_studies", "studies --out", "compare finished studies: claims, heads, hardware"),
+    "compare": ("extras.results:compare_studies", "studies", "compare finished studies: claims, heads, hardware"),
     "verify": ("extras.results:verify_results", VERIFY, "list results that are missing, damaged or stale"),
     "repair": ("extras.results:repair_results", STUDY, "delete damaged results and what depends on them"),
     "crate": ("extras.crate:crate", STUDY + "--weights --zip", "pack a finished study as an RO-Crate"),

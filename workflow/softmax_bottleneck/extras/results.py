@@ -14,8 +14,8 @@ from softmax_bottleneck.extras import interim
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.records import records, verify
 from softmax_bottleneck.report import archive, claims, compare, contents
-from softmax_bottleneck.report.side_by_side import as_csv, as_text, side_by_side
-from softmax_bottleneck.store import artefacts, errors, paths, progress
+from softmax_bottleneck.report.side_by_side import as_text, side_by_side
+from softmax_bottleneck.store import errors, paths, progress
 from softmax_bottleneck.study import Study
 
 
@@ -72,15 +72,12 @@ def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -
 
 
 def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
-    """Print two or more finished studies side by side; `--out` names a folder to write compare.csv to, too.
+    """Print two or more finished studies side by side.
 
     Each entry of `options.studies` is the name of a study or archive, or a results folder.
     """
     tables = side_by_side(compare.find_studies(options.studies))
     print(as_text(tables) if sys.stdout.isatty() else as_text(tables, widest=None))
-    if options.out:
-        artefacts.write_text(options.out / "compare.csv", as_csv(tables))
-        say(f"wrote {options.out / 'compare.csv'}")
 
 
 def verify_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:

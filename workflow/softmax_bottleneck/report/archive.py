@@ -23,8 +23,8 @@ import pandas as pd
 from softmax_bottleneck.records import collection, integrity, records
 from softmax_bottleneck.report import archive_file, archive_rules, claims
 from softmax_bottleneck.report.archive_file import ENDING, StoredRun
-from softmax_bottleneck.report.claims.rules import NOT_REPRODUCED, REPRODUCED, SYNTHETIC, CorpusData
-from softmax_bottleneck.report.claims.verdict import Code, judge
+from softmax_bottleneck.report.claims.rules import SYNTHETIC, CorpusData
+from softmax_bottleneck.report.claims.verdict import DECIDED, Code, judge
 from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, IncompleteError, UserError
@@ -32,7 +32,6 @@ from softmax_bottleneck.study import Contrasts, Run, Study
 
 FOLDER = paths.ROOT / "report" / "evidence" / "studies"
 SETTINGS = paths.ROOT / "report" / "evidence" / "settings.json.gz"  # of models in archives without settings
-DECIDED = (REPRODUCED, NOT_REPRODUCED)
 CLAIMS_FILE = "claims.json"  # is in the folder of every finished study
 FINISHED = {"ok", "diverged"}  # states of runs that no further call would change
 NOT_IN_NAMES = re.compile(r"\((?:R|TM)\)|\b(?:CPU|Processor)\b|@.*")  # parts of the name that a processor reports
@@ -193,8 +192,8 @@ def write(study: Study, unfinished: bool = False) -> Path:
     finished = len(states) + len(stages) + len(rows)
     if missing and not (unfinished and finished):
         what = "planned runs, stages, choices or synthetic experiments"
-        message = f"archive: {study.name}: {len(missing)} {what} have not finished; run `make reproduce`"
-        raise IncompleteError(message + ", or archive the others with --unfinished" * bool(finished))
+        advice = "run `make reproduce`" + (", or archive the others with --unfinished" if finished else "")
+        raise IncompleteError(f"archive: {study.name}: {len(missing)} {what} have not finished; {advice}")
     found = replace(found, rows=rows, states=states, stages=stages)
     runs = [run for run in study.needed if run.path in set(states["path"])]
     natural = [run for run in runs if study.datasets[run.dataset].kind == "corpus"]
@@ -220,16 +219,14 @@ def write(study: Study, unfinished: bool = False) -> Path:
             if study.datasets[run.dataset].published_as and run.path in found.spectra
         ],
     }
-    if choices := [dict(one.choice) for one in study.shown_tuned if one.choice]:
-        kept = ("dataset", "model", "by", "curve", "best", "interior", "chosen")
-        content["tuned"] = [{key: choice[key] for key in kept} for choice in choices]
-    if study.contrasts:
-        content["contrasts"] = asdict(study.contrasts)
-    if missing:
-        content["missing"] = missing
-    if first:
-        content["predictions"] = {path: found.detail(path, "predictions") for path in first.values()}
-    return save(content)
+    kept = ("dataset", "model", "by", "curve", "best", "interior", "chosen")
+    optional: dict[str, Any] = {
+        "tuned": [{key: tuned.choice[key] for key in kept} for tuned in study.shown_tuned if tuned.choice],
+        "contrasts": study.contrasts and asdict(study.contrasts),
+        "missing": missing,
+        "predictions": {path: found.detail(path, "predictions") for path in first.values()},
+    }
+    return save(content | {key: value for key, value in optional.items() if value})
 
 
 def _settings_of_models(study: Study, states: pd.DataFrame) -> dict[str, dict[str, Any]]:
@@ -309,25 +306,30 @@ def load(path: Path) -> FinishedStudy:
         stages = pd.DataFrame(vars(stored.stages), columns=list(records.STAGE_COLUMNS))
         details = {run_path: {"predictions": words} for run_path, words in stored.predictions.items()}
         found = records.Records(rows, states, stages, environments=tuple(stored.environments), details=details)
-        runs = []
-        for one in stored.runs:
-            run, run_id = Run.from_json(one.run, f"{path}: {one.name}"), one.run.get("run_id")
-            if not bundled_dataset(run.dataset):
-                raise DataError(f"{path}: {one.name}: dataset: {run.dataset!r} is not in config/datasets")
-            plain = rows[(rows["run_id"] == run_id) & (rows["condition"] == "")]
-            values: dict[str, float] = dict(zip(plain["metric"], plain["value"], strict=True))
-            own = states[states["run_id"] == run_id].iloc[0]
-            place = (f"{name}/{run.dataset}/{one.name}", own["label"], own["hardware"])
-            runs.append(ArchivedRun(*place, run, values, one.history, one.epoch_ranks, one.spectrum))
+        runs = tuple(_archived_run(run, found, name, f"{path}: {run.name}") for run in stored.runs)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"{path}: rows or states are no table, or lack a run ({error})") from None
     by_corpus = stored.settings or _older_settings().get(stored.study, {})
     settings = _settings(by_corpus, stored.runs, str(path))
     archive_rules.check(archive_rules.Archive(stored, by_corpus), str(path))
-    verdicts = judged_again(map(dict, stored.claims), found)
-    facts = (stored.study, stored.title, machine(stored.hardware), stored.corpora, verdicts, found, tuple(runs))
-    planned = (tuple(map(dict, stored.tuned)), stored.contrasts, stored.missing)
-    return FinishedStudy(name, *facts, *planned, settings)
+    return FinishedStudy(
+        name=name, study=stored.study, title=stored.title, hardware=machine(stored.hardware), corpora=stored.corpora,
+        claims=judged_again(map(dict, stored.claims), found), records=found, runs=runs, settings=settings,
+        tuned=tuple(map(dict, stored.tuned)), contrasts=stored.contrasts, missing=stored.missing,
+    )  # fmt: skip
+
+
+def _archived_run(stored: StoredRun, found: records.Records, archive: str, where: str) -> ArchivedRun:
+    """Return a run on a published corpus with its numbers; `where` is its place in the archive, for error messages."""
+    run, run_id = Run.from_json(stored.run, where), stored.run.get("run_id")
+    if not bundled_dataset(run.dataset):
+        raise DataError(f"{where}: dataset: {run.dataset!r} is not in config/datasets")
+    numbers = found.rows[(found.rows["run_id"] == run_id) & (found.rows["condition"] == "")].set_index("metric")
+    state = found.states[found.states["run_id"] == run_id].iloc[0]
+    return ArchivedRun(
+        name=f"{archive}/{run.dataset}/{stored.name}", label=state["label"], hardware=state["hardware"], run=run,
+        values=dict(numbers["value"]), history=stored.history, epoch_ranks=stored.epoch_ranks, spectrum=stored.spectrum,
+    )  # fmt: skip
 
 
 def judged_again(entries: Iterable[dict[str, Any]], found: records.Records) -> list[dict[str, Any]]:
@@ -385,6 +387,6 @@ def find(name: str) -> list[FinishedStudy]:
 
 def findings() -> Iterator[integrity.Finding]:
     """Yield a finding of the kind `damaged` for each archive that cannot be read; the command `verify` prints them."""
-    for path, fault in ((path, _load_or_fault(path)[1]) for path in files()):
-        if fault:
+    for path in files():
+        if fault := _load_or_fault(path)[1]:
             yield integrity.Finding("damaged", f"report/evidence/studies/{path.name}", fault)

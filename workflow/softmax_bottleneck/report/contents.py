@@ -324,32 +324,36 @@ def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
     Raises:
         UserError: the records have no number and the study no table of this name.
     """
-    dataset, model, metric = (*name.split("/", 2), "", "")[:3]
     rows = results.rows[results.rows["run_id"] != ""]
-    tables = [one for one in study.experiments if name.lower() in (one.id, *one.artefact.lower().split(" and "))]
-    for table in tables:
-        yield f"{table.id}: {table.title}: results/{study.name}/{table.kind}s/{table.id}.csv"
-        shown = rows[rows["dataset"].isin(table.datasets) & rows["model"].isin(table.models)]
-        for metric in dict.fromkeys(column.metric for column in table.columns):
-            chosen = shown[shown["metric"] == metric]
-            for place, lines in records.groups(chosen, "dataset", "model", "metric", "condition"):
-                mean = Summary.of(lines["value"])
-                text = spread(mean.mean, mean.sd, metrics.find(metric).digits)
-                yield f"  {'/'.join(place[:3])} {place[3]}".rstrip() + f": {text} (n = {mean.n})"
-    if tables:
+    if tables := [one for one in study.experiments if name.lower() in (one.id, *one.artefact.lower().split(" and "))]:
+        for table in tables:
+            yield f"{table.id}: {table.title}: results/{study.name}/{table.kind}s/{table.id}.csv"
+            yield from _numbers_of(table, rows)
         return
-    chosen = rows[(rows["dataset"] == dataset) & (rows["model"] == model) & (rows["metric"] == metric)]
+    names = rows["dataset"] + "/" + rows["model"] + "/" + rows["metric"]
+    chosen, metric = rows[names == name].sort_values("seed"), name.rpartition("/")[2]
     if chosen.empty:
-        known = (rows["dataset"] + "/" + rows["model"] + "/" + rows["metric"]).unique()
-        raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, known)}")
-    about = metrics.find(metric)
-    yield f"{name}: {about.definition}"
+        raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, names.unique())}")
+    yield f"{name}: {metrics.find(metric).definition}"
     paths = results.all_stages.set_index(["run_id", "stage"])["path"].to_dict()
-    for (condition,), lines in records.groups(chosen.sort_values("seed"), "condition"):
-        mean = Summary.of(lines["value"])
-        yield f"{condition or 'mean'}: {spread(mean.mean, mean.sd, about.digits)} (n = {mean.n})"
+    for (condition,), lines in records.groups(chosen, "condition"):
+        yield f"{condition or 'mean'}: {_mean_text(lines, metric)}"
         for seed, run_id, value in zip(lines["seed"], lines["run_id"], lines["value"], strict=True):
             stage = condition if (run_id, condition) in paths else ""
             file = f"{paths[run_id, stage]}/{metrics.find(metric, stage).file}"
             digest = results.parents.get(file, "")
             yield f"  seed {seed}: {value!r}  results/runs/{file}" + (f"  sha256 {digest}" if digest else "")
+
+
+def _numbers_of(table: PlannedExperiment, rows: pd.DataFrame) -> Iterator[str]:
+    """Yield a line with mean, standard deviation and n for each model, metric and condition of a table."""
+    shown = rows[rows["dataset"].isin(table.datasets) & rows["model"].isin(table.models)]
+    for metric in dict.fromkeys(column.metric for column in table.columns):
+        of_metric = shown[shown["metric"] == metric]
+        for (*place, condition), lines in records.groups(of_metric, "dataset", "model", "metric", "condition"):
+            yield f"  {'/'.join(place)} {condition}".rstrip() + f": {_mean_text(lines, metric)}"
+
+
+def _mean_text(lines: pd.DataFrame, metric: str) -> str:
+    mean = Summary.of(lines["value"])
+    return f"{spread(mean.mean, mean.sd, metrics.find(metric).digits)} (n = {mean.n})"

@@ -22,7 +22,7 @@ from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy, machine
 from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, student, welch_p
-from softmax_bottleneck.statistics.pooled import Choice, choose, holm, per_seed, share_of_gain
+from softmax_bottleneck.statistics.pooled import Choice, choose, holm, per_seed
 from softmax_bottleneck.study import Run, canonical_json
 
 EQUAL_SIZE = 0.01  # relative difference of parameters; chosen after the runs, and the aim of rank-or-mixture.yaml
@@ -309,13 +309,12 @@ class Contrast:
     @property
     def time(self) -> str:
         """The range of `times` over processors as text, or every machine if one is a GPU; a dash without any."""
-        every = {machine(name.rpartition(", ")[0]): (name, ratio) for name, ratio in self.times(1).items()}
-        if not any("NVIDIA" in label for label in every):
+        ratios, timed, few = self.times(1), self.times(), f" (fewer than {TIMED} runs)"
+        names = {machine(name.rpartition(", ")[0]): name for name in ratios}
+        if not any("NVIDIA" in label for label in names):
             return time_range([self])
-        few = {
-            label: "" if name in self.times() else f" (fewer than {TIMED} runs)" for label, (name, _) in every.items()
-        }
-        return ", ".join(f"{label}{few[label]} {numbers.number(ratio, 1)}" for label, (_, ratio) in every.items())
+        texts = {label: numbers.number(ratios[name], 1) for label, name in names.items()}
+        return ", ".join(f"{label}{'' if names[label] in timed else few} {text}" for label, text in texts.items())
 
     @property
     def single_time(self) -> str:
@@ -419,8 +418,8 @@ class Named:
     @property
     def text(self) -> str:
         """The contrast as text with its corrected p-value, the family of the correction, and the note."""
-        holm = f"p = {numbers.p_value(self.p)} after Holm’s correction (family of {self.tests} in {self.study})"
-        return "; ".join(filter(None, [self.contrast.text, "" if math.isnan(self.p) else holm, self.note]))
+        p = f"p = {numbers.p_value(self.p)} after Holm’s correction (family of {self.tests} in {self.study})"
+        return "; ".join(filter(None, [self.contrast.text, "" if math.isnan(self.p) else p, self.note]))
 
 
 def time_range(contrasts: Iterable[Contrast]) -> str:
@@ -510,8 +509,8 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
     alike = [model for model in pool if but_width(model) == but_width(base) and width(model) > width(base)]
     rivals = [Contrast(contrast.label, contrast.model, pool[model]) for model in alike]
     rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
-    order = {id(rival): (rival.baseline.mean(VALID_PPL), rival.baseline.mean("parameters")) for rival in rivals}
-    return min(rivals, key=lambda rival: order[id(rival)], default=None)
+    order = (VALID_PPL, "parameters")
+    return min(rivals, key=lambda rival: [rival.baseline.mean(metric) for metric in order], default=None)
 
 
 def at_shared_rates(contrast: Contrast) -> Contrast:
@@ -543,19 +542,21 @@ def named(
         notes: {study: {dataset: note}}, printed beside the contrasts.
     """
     settings = {study.study: study.settings for study in studies}
+
+    def side(study: str, dataset: str, name: str) -> Sample | None:
+        run = settings.get(study, {}).get((dataset, name))
+        sample = pool.get(_model_of(run)) if run else None
+        return sample and replace(sample, left_out=frozenset(left_out.get(study, {}).get(name, ())))
+
     pairs = []
     for study, datasets in {**lists, **_declared(studies)}.items():
         for dataset, contrasts in datasets.items():
             for label, names in contrasts.items():
-                runs = [settings.get(study, {}).get((dataset, name)) for name in names]
-                sides = [pool.get(_model_of(run)) if run else None for run in runs]
-                seeds = [frozenset(left_out.get(study, {}).get(name, ())) for name in names]
-                known = [replace(side, left_out=chose) for side, chose in zip(sides, seeds, strict=True) if side]
-                if len(known) == 2 and all(side.log_ppl for side in known):
-                    pairs.append((study, Contrast(label, *known)))
-    return [
-        replace(one, note=notes.get(one.study, {}).get(one.contrast.setting.dataset, "")) for one in families(pairs)
-    ]
+                sides = [sample for name in names if (sample := side(study, dataset, name)) and sample.log_ppl]
+                if len(sides) == len(names):
+                    pairs.append((study, Contrast(label, *sides)))
+    return [replace(named, note=notes.get(named.study, {}).get(named.contrast.setting.dataset, ""))
+            for named in families(pairs)]  # fmt: skip
 
 
 def _declared(studies: Sequence[FinishedStudy]) -> dict[str, dict[str, dict[str, list[str]]]]:
@@ -587,8 +588,3 @@ def families(pairs: Iterable[tuple[str, Contrast]]) -> list[Named]:
         corrected = holm([contrast.p for contrast in contrasts])
         named += [Named(study, contrast, p, tests) for contrast, p in zip(contrasts, corrected, strict=True)]
     return named
-
-
-def gain_share(part: Contrast, whole: Contrast) -> Interval:
-    """Return the gain of `part` as a share of that of `whole` over their common baseline, with Fieller's interval."""
-    return share_of_gain(*([*side.log_ppl.values()] for side in (whole.baseline, part.model, whole.model)))

@@ -8,6 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from softmax_bottleneck.report import numbers, page
 
 PAGE, ROW, MARGIN, FOOT = 330, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
+KINDS = {False: "first", True: "second"}  # classes of a row in the style sheet, by `Row.is_second`
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,10 @@ class DotPlot:
         locator = MaxNLocator(5, steps=[1, 2, 5, 10])
         ticks = [float(tick) for tick in locator.tick_values(first, last) if first <= tick <= last]
         rows = [
-            {
-                "label": row.label,
-                "text": self.text(row).partition(" (")[0],
-                "kind": "second" if row.is_second else "first",
-            }
+            {"label": row.label, "text": self.text(row).partition(" (")[0], "kind": KINDS[row.is_second]}
             | {"y": 18 + ROW * index, "x": x(row.value), "low": x(row.low), "high": x(row.high)}
             for index, row in enumerate(self.rows)
         ]
         shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
         facts = {"zero": x(0.0), "axis": self.axis, "width": PAGE, "height": ROW * len(rows) + FOOT}
-        return page.environment().get_template("finding.svg.j2").render(rows=rows, ticks=shown, **facts)
+        return page.fill("finding.svg.j2", rows=rows, ticks=shown, **facts)

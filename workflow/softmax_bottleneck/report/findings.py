@@ -27,6 +27,7 @@ from softmax_bottleneck.report.contrasts import Contrast, Model, Named, Sample
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
 from softmax_bottleneck.report.scatter import Scatter, panels
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval, student
+from softmax_bottleneck.statistics.pooled import share_of_gain
 from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
@@ -58,9 +59,8 @@ class Evidence:
     def of(cls, studies: Sequence[FinishedStudy]) -> "Evidence":
         """Return the evidence of some studies."""
         found = contrasts.samples(studies)
-        return cls(
-            studies, found, contrasts.named(found, studies, *(TEXTS[key] for key in ("named", "left_out", "notes")))
-        )
+        lists, left_out, notes = (TEXTS[key] for key in ("named", "left_out", "notes"))
+        return cls(studies, found, contrasts.named(found, studies, lists, left_out, notes))
 
     def against(self, label: str) -> list[Contrast]:
         """Return the exploratory contrasts of a head of report/findings.yaml with the softmax, one per setting."""
@@ -142,7 +142,7 @@ def _by_mixing(
     unnamed = [one for one in others if one.setting not in {contrast.setting for contrast in shown}]
     lower = [one.contrast for one in same if one.is_lower]
     rest = [one.contrast for one in same if not one.is_lower]
-    changes = [_join(map(_change, lower)), *([f"not significantly on {_join(map(_change, rest))}"] if rest else [])]
+    changes = _join(map(_change, lower)) + (f"; not significantly on {_join(map(_change, rest))}" if rest else "")
     missing = [title for title in contrasts.corpora(rest) if title not in contrasts.corpora(lower)]
     is_longer = all(ratio > 1 for one in shown for ratio in one.times().values())
     is_higher = any(one.contrast.change > 0 and one.p < ALPHA for one in same)
@@ -153,7 +153,7 @@ def _by_mixing(
         studies=[name for one in [*shown, *unnamed] for name in one.studies],
         is_named=True,
         facts={
-            "lower": "; ".join(changes),
+            "lower": changes,
             "gain": numbers.span([-one.change for one in lower]),
             "corpora": _join(contrasts.corpora(lower)),
             "without": f", not significantly on {_join(missing)}" if missing else "",
@@ -190,8 +190,11 @@ def mixing_contexts(evidence: Evidence) -> Finding | None:
 
 
 def share_text(part: Contrast, whole: Contrast) -> str:
-    """Return the gain of `part` as a share of that of `whole` with its 95 % interval, such as `56 % (35 to 75)`."""
-    share = contrasts.gain_share(part, whole)
+    """Return the gain of `part` as a share of that of `whole`, such as `56 % (35 to 75)`, with Fieller's 95 % interval.
+
+    Both gains are over the same baseline.
+    """
+    share = share_of_gain(*([*side.log_ppl.values()] for side in (whole.baseline, part.model, whole.model)))
     ends = (numbers.number(100 * end, 0) for end in (share.low, share.high))
     interval = " to ".join(ends) if math.isfinite(share.high) else "unbounded"
     return f"{numbers.percent(share.value)} ({interval})"

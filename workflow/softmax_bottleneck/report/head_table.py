@@ -4,7 +4,6 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
@@ -22,30 +21,6 @@ KINDS = {(True, True): "mixed", (True, False): "better", (False, True): "worse",
 BENCHMARKS = ROOT / "benchmarks" / "results" / "cpu.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeadCell:
-    """A head in one setting: a contrast with the softmax, or the softmax itself.
-
-    Attributes:
-        value: the change of perplexity in percent, or the softmax's perplexity, as text.
-        n: the numbers of runs, as text.
-        interval: the 95 % interval of the change; empty if there is none.
-        size, time: ratios to the softmax, as text.
-        rates: the learning rates, as text.
-        sign: -1 or 1 if the whole interval lies below or above zero, else 0.
-        diverged: number of diverged runs.
-    """
-
-    value: str
-    n: str
-    interval: str = ""
-    size: str = ""
-    time: str = ""
-    rates: str = ""
-    sign: int = 0
-    diverged: int = 0
-
-
 def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     """Return the table of heads against the softmax, or None if no setting has a softmax and another head.
 
@@ -59,7 +34,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         `fair` (the number of these that can speak, see the function `advice`). A row has these keys:
 
         * `label`, `family`: the label of the head and its family (`heads/declaration.py`).
-        * `cells`: for each column None, or a `HeadCell` as a dict.
+        * `cells`: for each column None, or a dict (see `_cell`); the softmax has `value` (perplexity), `n`, `sign`.
         * `costs`: texts for the setting `measured_in`: `size` relative to the softmax, ranks `press` and `effective`;
           and `time`, the range of time ratios over the head's contrasts in the family. Empty without runs in
           `measured_in`.
@@ -81,22 +56,31 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     among_fair = _adjusted([contrast for contrast in family if contrast.is_fair])
     most = max(settings, key=counts.__getitem__)
     softmax = {contrast.setting: contrast.baseline for contrast in every}
+    perplexities = [
+        {"value": numbers.number(base.ppl), "n": numbers.counts([len(base.log_ppl)]), "sign": 0}
+        for base in map(softmax.__getitem__, settings)
+    ]
     rows: list[dict[str, Any]] = [
         {"label": "Softmax", "family": "baseline", "advice": "baseline", "memory": "1.0", "at_time": "the baseline"}
-        | {"cells": [asdict(_softmax_cell(softmax[setting])) for setting in settings]}
-        | {"costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most])}
+        | {"cells": perplexities, "costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most])}
     ]
-    for label, of_head in ((label, of_head) for label, of_head in by_head.items() if of_head):
+    for label, of_head in by_head.items():
         name, by_setting = heads[label]["name"], {contrast.setting: contrast for contrast in of_head}
         counted = [contrast for contrast in of_head if contrast in adjusted]
         costs = {}
         if at_most := by_setting.get(most):
             time = contrasts.time_range(counted)
             costs = {"size": numbers.number(at_most.size), "time": time, **_ranks(at_most.model)}
-        cells = [asdict(_cell(by_setting[setting])) if setting in by_setting else None for setting in settings]
-        row = {"label": label, "family": declaration(name).family, "cells": cells, "costs": costs}
-        row["at_time"] = _at_equal_time(samples, of_head)
-        rows.append(row | {"memory": numbers.number(memory().get(name), 1)} | advice(counted, adjusted, among_fair))
+        if of_head:
+            rows.append({
+                "label": label,
+                "family": declaration(name).family,
+                "cells": [_cell(by_setting[setting]) if setting in by_setting else None for setting in settings],
+                "costs": costs,
+                "at_time": _at_equal_time(samples, of_head),
+                "memory": numbers.number(memory().get(name), 1),
+                **advice(counted, adjusted, among_fair),
+            })  # fmt: skip
     table = {"columns": [setting.label for setting in settings], "rows": rows, "measured_in": most.label}
     return table | {"tests": len(family), "fair": len(among_fair)}
 
@@ -120,21 +104,22 @@ def _ranks(sample: contrasts.Sample) -> dict[str, str]:
     return {name: numbers.number(sample.mean(metric), 0) for name, metric in RANKS.items()}
 
 
-def _softmax_cell(sample: contrasts.Sample) -> HeadCell:
-    return HeadCell(value=numbers.number(sample.ppl), n=numbers.counts([len(sample.log_ppl)]))
+def _cell(contrast: Contrast) -> dict[str, Any]:
+    """Return a contrast of a head with the softmax as texts, with its `sign` and its number of `diverged` runs.
 
-
-def _cell(contrast: Contrast) -> HeadCell:
-    return HeadCell(
-        value=contrast.change_text,
-        n=numbers.counts(contrast.n),
-        interval=numbers.interval(*contrast.ends, 1) if contrast.ends else "",
-        size=numbers.number(contrast.size),
-        time=contrast.time,
-        rates=contrast.rates,
-        sign=contrast.sign,
-        diverged=contrast.n_diverged,
-    )
+    The texts are `value` (the change in percent), `n`, `interval` (may be empty), the ratios `size` and `time`, and the
+    learning rates (`rates`).
+    """
+    return {
+        "value": contrast.change_text,
+        "n": numbers.counts(contrast.n),
+        "interval": numbers.interval(*contrast.ends, 1) if contrast.ends else "",
+        "size": numbers.number(contrast.size),
+        "time": contrast.time,
+        "rates": contrast.rates,
+        "sign": contrast.sign,
+        "diverged": contrast.n_diverged,
+    }
 
 
 def advice(

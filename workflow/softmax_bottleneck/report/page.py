@@ -7,12 +7,12 @@ adds sorting and filters. The content security policy of the page allows no othe
 
 import base64
 import hashlib
-import itertools
 import re
 import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import jinja2
@@ -40,6 +40,11 @@ def environment() -> jinja2.Environment:
     )
 
 
+def fill(template: str, **values: object) -> str:
+    """Return the text of a template in report/ with these values."""
+    return environment().get_template(template).render(values)
+
+
 def data_address(kind: str, text: str) -> str:
     """Return text as a `data:` address that may stand in an HTML attribute in double quotes without further escapes.
 
@@ -62,7 +67,7 @@ def table_page(table: Table, heads: Mapping[str, str] | None = None, study_file:
             its runs in the report's list, filtered by head. With None, numbers cannot be clicked.
         study_file: path of the study file, for the commands that the page prints to look up a number.
     """
-    return environment().get_template("table-page.html.j2").render(table=table, heads=heads, study_file=study_file)
+    return fill("table-page.html.j2", table=table, heads=heads, study_file=study_file)
 
 
 def write(folder: Path, reload_s: int | None = None, out: Path | None = None) -> Path:
@@ -78,32 +83,35 @@ def write(folder: Path, reload_s: int | None = None, out: Path | None = None) ->
         DataError: one of the rendered files is damaged.
     """
     page = artefacts.read_json(folder / "page.json")
-    for entry in itertools.chain(*(chapter["entries"] for chapter in page["chapters"])):
-        # Add to tables and figures the parts that the page embeds.
-        file = folder / f"{entry['kind']}s" / f"{entry['id']}.csv"
-        entry["data"] = csv_address(artefacts.read_text(file))
-        entry["file"] = file.relative_to(folder).as_posix()
-        if entry["kind"] == "table":
-            body = BODY.search(artefacts.read_text(file.with_suffix(".html")))
-            entry["html"] = Markup(body.group(1).replace(PAGE_LINK, "") if body else "")  # escaped
-        else:
-            svg = artefacts.read_text(file.with_suffix(".svg"))
-            size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-            width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
-            image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
-            entry |= {"image": data_address("image/svg+xml", image), "width": width, "height": height}
+    for chapter in page["chapters"]:
+        chapter["entries"] = [entry | _embedded(folder, entry["kind"], entry["id"]) for entry in chapter["entries"]]
     pictures = list(page["overview"]["panels"])
     page["overview"]["data"] = csv_address(artefacts.read_text(folder / "figures" / "overview.csv"))
     if page["answer"]:
         pictures += page["answer"]["picture"]["panels"] + page["answer"]["findings"]
     for picture in pictures:
         picture["image"] = data_address("image/svg+xml", picture["svg"])
-    page["heads_image"] = data_address("image/svg+xml", environment().get_template("heads.svg.j2").render())
+    page["heads_image"] = data_address("image/svg+xml", fill("heads.svg.j2"))
     page["runs_csv"] = csv_address(page["runs_csv"])
-    template = environment().get_template("template.html.j2")
-    path = (out or folder / "report") / "index.html"
-    script = environment().get_template("report.js").render()
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    digest = base64.b64encode(hashlib.sha256(fill("report.js").encode("utf-8")).digest()).decode("ascii")
     page |= {"reload_s": reload_s, "written": time.strftime("%H:%M"), "script_hash": f"sha256-{digest}"}
-    artefacts.write_text(path, template.render(**page))
+    path = (out or folder / "report") / "index.html"
+    artefacts.write_text(path, fill("template.html.j2", **page))
     return path
+
+
+def _embedded(folder: Path, kind: str, name: str) -> dict[str, Any]:
+    """Return the parts of a rendered table or figure that the page embeds, by the names of the template.
+
+    `kind` is `table` or `figure`, and `name` the id of the experiment.
+    """
+    file = folder / f"{kind}s" / f"{name}.csv"
+    parts = {"data": csv_address(artefacts.read_text(file)), "file": file.relative_to(folder).as_posix()}
+    if kind == "table":
+        body = BODY.search(artefacts.read_text(file.with_suffix(".html")))
+        return parts | {"html": Markup(body[1].replace(PAGE_LINK, "") if body else "")}  # escaped
+    svg = artefacts.read_text(file.with_suffix(".svg"))
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    width, height = (round(float(side) * PIXELS_PER_POINT) for side in size.groups()) if size else (0, 0)
+    image = svg if "'" in svg else svg.replace('"', "'")  # a quote is three characters in an address
+    return parts | {"image": data_address("image/svg+xml", image), "width": width, "height": height}

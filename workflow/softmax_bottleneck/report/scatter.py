@@ -135,8 +135,7 @@ class Scatter:
             {"x": index * WIDTH, "title": panel.title, "about": panel.about, "dots": self._dots(panel)}
             for index, panel in enumerate(shown or self.panels)
         ]
-        template = page.environment().get_template("scatter.svg.j2")
-        return template.render(panels=drawn, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM, **axes)
+        return page.fill("scatter.svg.j2", panels=drawn, left=LEFT, right=RIGHT, top=TOP, bottom=BOTTOM, **axes)
 
     def _dots(self, panel: Panel) -> list[dict[str, object]]:
         """Return the coordinates of dots, bars and labels in pixels; a label stands where it covers least."""

@@ -1,10 +1,9 @@
-"""Finished studies side by side: tables of verdicts and of means, as text for a terminal or as CSV."""
+"""Finished studies side by side: tables of verdicts and of means, as text for a terminal."""
 
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import TEST_PPL, find
 from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy
@@ -67,9 +66,3 @@ def as_text(tables: Tables, widest: int | None = WIDEST) -> str:
         aligned = cut.apply(lambda column: column.str.ljust(column.str.len().max()))
         parts.append("\n".join([titles.get(title, title), *("  ".join(row).rstrip() for row in aligned.to_numpy())]))
     return "\n\n".join(parts)
-
-
-def as_csv(tables: Tables) -> str:
-    """Return the tables as CSV text with one line per cell; the columns are table, row, study and text."""
-    cells = pd.concat(tables, names=["table"]).melt(ignore_index=False, var_name="study", value_name="text")
-    return records.to_csv(cells.reset_index().sort_values("table", kind="stable"))

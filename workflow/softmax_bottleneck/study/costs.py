@@ -83,7 +83,6 @@ class Cost:
     """The estimated cost of one run.
 
     Attributes:
-        flops: FLOP of the whole training.
         cpu_h, gpu_h: hours of training on a CPU core and on a GPU.
         measure_cpu_h, measure_gpu_h: hours of measuring perplexities and ranks on a CPU core and on a GPU.
         memory_gb: peak memory of training in GB (10^9 bytes).
@@ -92,7 +91,6 @@ class Cost:
             stores its weights at some epochs (argument `tracked` of `estimate`), these weights are counted, too.
     """
 
-    flops: float
     cpu_h: float
     gpu_h: float
     measure_cpu_h: float
@@ -263,9 +261,6 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
         vocabulary_size: number of word types of the corpus.
         tracked: True if the run stores its weights at some epochs and their ranks are measured, too.
     """
-    model = _Model.of(run, parameters, vocabulary_size)
-    passes = BACKWARD * tokens["train"] / run.schedule.pieces + tokens["valid"]
-    flops = float(run.schedule.epochs) * passes * (model.vocabulary + model.network)
     weights_gb = 4e-9 * parameters
     hidden_gb = 4e-9 * tokens["test"] * run.body.context_size
     activations_gb = 4e-9 * run.schedule.batch_size * run.schedule.bptt * run.body.hidden_size * run.body.layers * 10
@@ -273,7 +268,6 @@ def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size:
     factors = 2 * (tokens["test"] + vocabulary_size) * (run.body.embedding_size + 2)
     sizes = (run, parameters, tokens, vocabulary_size)
     return Cost(
-        flops=flops,
         cpu_h=training_hours(*sizes, "cpu"),
         gpu_h=training_hours(*sizes, "gpu"),
         measure_cpu_h=measuring_hours(*sizes, tracked, "cpu"),

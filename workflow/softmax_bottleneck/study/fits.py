@@ -164,11 +164,7 @@ class Fit:
 
     @property
     def file_name(self) -> str:
-        """The name of the file with the fit's results: `<head>-d<width>-<fit_id>.json`.
-
-        The `fit_id` is a hash of the fit's head, width, `equal_to` and code. The folder of the file is
-        results/fits/laws/<name>/<seed>-<law_id> (`Unit.law_path`).
-        """
+        """The name of the file with the results, `<head>-d<width>-<fit_id>.json`; its folder is `Unit.law_path`."""
         return f"{self.head.name}-d{self.width}-{self.fit_id}.json"
 
     @property
@@ -251,10 +247,7 @@ class Unit:
 
     @cached_property
     def unit_id(self) -> str:
-        """The identifier of the unit: the first 12 hex digits of a hash of its `law_id` and its fits.
-
-        The hash covers the model and the `fit_id` of every fit. Unlike `law_id`, it thus depends on heads and widths.
-        """
+        """The first 12 hex digits of a hash of the `law_id`, and of the model and `fit_id` of every fit."""
         return digest([self.law_id, [f"{fit.model} {fit.fit_id}" for fit in self.fits]])[:12]
 
     @property
@@ -266,8 +259,7 @@ class Unit:
     def law_path(self) -> str:
         """The path, below results/fits/laws, of the folder with the results of fits: `<name>/<seed>-<law_id>`.
 
-        `law_id` is a hash of the distributions and the settings of the fits. All units with the same `law_id` share
-        this folder, so that equal fits are done once.
+        All units with the same `law_id` share this folder, so that equal fits are done once.
         """
         return f"{self.name}/{self.seed}-{self.law_id}"
 
@@ -294,10 +286,10 @@ def units_of(
         for width in plan.widths
         if width in (entry.widths or plan.widths)
     )
-    recipe = {key: getattr(plan, key) for key in RECIPE} | {"learning_rate": plan.learning_rate or 0.0}
+    shared = {"plan": name, "kind": plan.kind, "fits": fits} | {key: getattr(plan, key) for key in RECIPE}
+    shared |= {"learning_rate": plan.learning_rate or 0.0, **execution}
     if plan.kind == "natural":
-        return tuple(_natural_units(name, plan, truths, {**recipe, **execution}, fits))
-    shared = {"plan": name, "kind": plan.kind, "fits": fits, **recipe, **execution}
+        return tuple(_natural_units(plan, truths, shared))
     return tuple(Unit(**law, seed=seed, **shared) for law, seed in itertools.product(_laws(plan, where), plan.seeds))
 
 
@@ -314,27 +306,25 @@ def _laws(plan: FitPlan, where: str) -> Iterator[dict[str, Any]]:
         yield {"name": f"rank{rank}", "condition": f"r={rank};V={law['vocabulary_size']}", "law": law}
 
 
-def _natural_units(
-    name: str, plan: FitPlan, truths: Sequence[Truth], settings: Mapping[str, Any], fits: tuple[Fit, ...]
-) -> Iterator[Unit]:
+def _natural_units(plan: FitPlan, truths: Sequence[Truth], shared: Mapping[str, Any]) -> Iterator[Unit]:
     """Yield the units of a plan of kind `natural`: for every truth those of its search, then one per seed.
 
     The search has a unit per step size and, with `check_updates`, one with more updates at the chosen step sizes.
+    `shared` has the attributes that are the same for all units.
     """
     for source, words in itertools.product(truths, plan.words):
         condition = f"truth={source.name};N={plan.contexts};V={words}"
         truth = replace(source, contexts=plan.contexts, words=words)
-        base = Unit(name, plan.kind, f"{source.name}-V{words}", condition, {}, 0, **settings, fits=fits, truth=truth)
+        base = Unit(name=f"{source.name}-V{words}", condition=condition, law={}, seed=0, truth=truth, **shared)
         if tried := plan.search:
-            part = tuple(fit for fit in fits if fit.width in tried.widths)
+            part = tuple(fit for fit in base.fits if fit.width in tried.widths)
             rates = {model: entry.rates or tried.rates for model, entry in plan.models.items()}
-            search = tuple(
-                _of_seed(base, tried.seed, f";rate={rate:g}", learning_rate=rate,
-                         fits=tuple(fit for fit in part if rate in rates[fit.model]))
-                for rate in tried.rates
-            )  # fmt: skip
+            search = []
+            for rate in tried.rates:
+                fits = tuple(fit for fit in part if rate in rates[fit.model])
+                search.append(_of_seed(base, tried.seed, f";rate={rate:g}", learning_rate=rate, fits=fits))
             yield from search
-            base = replace(base, search=search)
+            base = replace(base, search=tuple(search))
             if longer := tried.check_updates:
                 yield _of_seed(base, tried.seed, f";updates={longer}", updates=longer, fits=part)
         yield from (_of_seed(base, seed) for seed in plan.seeds)
@@ -343,6 +333,5 @@ def _natural_units(
 def _of_seed(base: Unit, seed: int, suffix: str = "", **changes: Any) -> Unit:
     """Return a unit with another seed and its distributions; `suffix` is added to its condition in the records."""
     assert base.truth is not None
-    truth = replace(base.truth, seed=seed)
-    condition = base.condition + suffix
+    truth, condition = replace(base.truth, seed=seed), base.condition + suffix
     return replace(base, seed=seed, truth=truth, law={"truth": truth.path}, condition=condition, **changes)

@@ -99,31 +99,31 @@ def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
     fits = fits.merge(free.rename(columns={KL_NO_CONTEXT: "free"}), on=["truth", "seed"])
     converged = {key: _converged(part) for key, part in fits.groupby(["truth", "model"])}
     tried = fits.groupby(["truth", "model"])["rate"].agg(["min", "max"])
-    own = compared(fits)
-    softmax = own[own["model"] == BASELINE].sort_values(UPDATE_MS)
-    own = own.merge(softmax[["truth", "d", "seed", KL]], on=["truth", "d", "seed"], suffixes=("", "_equal"))
+    cells = compared(fits)
+    softmax = cells[cells["model"] == BASELINE].sort_values(UPDATE_MS)
+    cells = cells.merge(softmax[["truth", "d", "seed", KL]], on=["truth", "d", "seed"], suffixes=("", "_equal"))
     rivals = dict(list(softmax.groupby(["truth", "seed"])))
-    runs = zip(own["truth"], own["seed"], own[UPDATE_MS], strict=True)
-    times = np.array([_at_time(rivals[truth, seed], ms) for truth, seed, ms in runs])
-    times[[not all(converged[truth, BASELINE].values()) for truth in own["truth"]]] = math.nan
-    sides = {"share": own[KL], "gain": own[f"{KL}_equal"] - own[KL], "at_time": times - own[KL]}
-    own = own.assign(**{name: side / own["free"] for name, side in sides.items()})
-    found, groups = list[Price](), cast("Any", own.groupby(["truth", "model", "head", "d"]))
-    for (truth, model, head, width), part in groups:
-        share, gain, at_time = (student([part[[name]].to_numpy()], ALPHA / 2) for name in sides)
+    runs = zip(cells["truth"], cells["seed"], cells[UPDATE_MS], strict=True)
+    rival_kl = np.array([_at_time(rivals[truth, seed], ms) for truth, seed, ms in runs])
+    rival_kl[[not all(converged[truth, BASELINE].values()) for truth in cells["truth"]]] = math.nan
+    losses = {"share": cells[KL], "gain": cells[f"{KL}_equal"] - cells[KL], "at_time": rival_kl - cells[KL]}
+    cells = cells.assign(**{name: nats / cells["free"] for name, nats in losses.items()})
+    table = list[Price]()
+    for (truth, model, head, width), seeds in cast("Any", cells.groupby(["truth", "model", "head", "d"])):
+        intervals = {name: student([seeds[[name]].to_numpy()], ALPHA / 2) for name in losses}
         names = {BASELINE: f"{BASELINE} not converged", model: "not converged"}
         broken = [text for name, text in names.items() if not _is_sound(converged[truth, name], width)]
-        broken += ["too few seeds"] if len(part) < MIN_RUNS else []
-        ends, rate = tried.loc[(truth, model)], part["learning_rate"].iloc[0]
-        found.append(Price(
-            truth=truth, width=width, model=model, head=head, kl=float(part[KL].mean()), share=share, gain=gain,
-            at_time=at_time, p=math.nan if model == BASELINE else _p_value(gain), unjudged="".join(broken[-1:]),
+        broken += ["too few seeds"] if len(seeds) < MIN_RUNS else []
+        ends, rate = tried.loc[(truth, model)], seeds["learning_rate"].iloc[0]
+        table.append(Price(
+            truth=truth, width=width, model=model, head=head, kl=float(seeds[KL].mean()), **intervals,
+            p=math.nan if model == BASELINE else _p_value(intervals["gain"]), unjudged="".join(broken[-1:]),
             edge=not ends["min"] < rate < ends["max"],
         ))  # fmt: skip
-    failed, adjusted = control(found), holm([price.p for price in found])
-    reasons = [failed if declaration(price.head).family == "mixture" else "" for price in found]
-    corrected = zip(found, adjusted, reasons, strict=True)
-    return [replace(price, p=p, unjudged=why or price.unjudged) for price, p, why in corrected]
+    failed, adjusted = control(table), holm([price.p for price in table])
+    mixtures = [price.head for price in table if failed and declaration(price.head).family == "mixture"]
+    pairs = zip(table, adjusted, strict=True)
+    return [replace(price, p=p, unjudged=failed if price.head in mixtures else price.unjudged) for price, p in pairs]
 
 
 def compared(fits: pd.DataFrame) -> pd.DataFrame:
@@ -199,7 +199,7 @@ def _verdict(own: Sequence[Price], table: Sequence[Price]) -> str:
 
 def candidates(table: Iterable[Price]) -> list[Price]:
     """Return the prices that decide: those at width LEAST_WIDTH or more of heads with more rank than a softmax."""
-    return [one for one in table if one.width >= LEAST_WIDTH and not declaration(one.head).is_log_linear]
+    return [price for price in table if price.width >= LEAST_WIDTH and not declaration(price.head).is_log_linear]
 
 
 def hopeless(own: Iterable[Price]) -> list[float]:
@@ -210,9 +210,9 @@ def hopeless(own: Iterable[Price]) -> list[float]:
 def sentence(table: Sequence[Price], truth: str) -> str:
     """Return the verdict on a truth as text, with the heads that pay and the widths at which none can."""
     own = [price for price in table if price.truth == truth]
-    paying = [(one, declaration(one.head).label) for one in candidates(own) if one.verdict == PAYS]
+    paying = [price for price in candidates(own) if price.verdict == PAYS]
     at_time = {True: ", also at equal time", False: ""}
-    names = [f"{label} at d = {one.width:g}{at_time[one.pays_at_time]}" for one, label in paying]
+    names = [f"{declaration(p.head).label} at d = {p.width:g}{at_time[p.pays_at_time]}" for p in paying]
     text = {
         PAYS: f"A head with more rank pays ({'; '.join(names)}).",
         NONE: f"No head with more rank pays at d = {LEAST_WIDTH} or more.",

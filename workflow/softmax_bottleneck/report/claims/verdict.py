@@ -325,9 +325,8 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
     ]
     share, label = max(shares, default=(0.0, "no ranks"))
     spoils = tuple(verdict for verdict in r.VERDICTS if verdict != r.REPRODUCED or not rule.hidden_by_ceiling)
-    return Premise(
-        Code.CEILING, {"share": share, "model": label, "limit": MAX_RANK_SHARE}, share <= MAX_RANK_SHARE, spoils
-    )
+    facts = {"share": share, "model": label, "limit": MAX_RANK_SHARE}
+    return Premise(Code.CEILING, facts, share <= MAX_RANK_SHARE, spoils)
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:

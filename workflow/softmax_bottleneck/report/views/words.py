@@ -105,18 +105,7 @@ def wins_figure(source: Source) -> plots.Drawing:
     The model in a row wins over the model in a column if its mean Spearman's rho over runs is larger. Measured and
     published numbers have maps of their own.
     """
-    rows = []
-    for dataset in source.corpora:
-        conditions = source.records.conditions(SPEARMAN, dataset)
-        rhos: dict[str, dict[str, float | None]] = {}
-        for model in source.rows:
-            rhos[model] = {c: Summary.of(source.values(dataset, model, SPEARMAN, c).values()).mean for c in conditions}
-        for model, counts in win_matrix(rhos).items():
-            for other, count in counts.items():
-                over = {"condition": rf"wins over {re.escape(other)}(?:;|$)"}
-                published = source.find_published(source.corpus(dataset), model, WINS, over)
-                measured = float(count.wins) if count.compared else math.nan
-                rows.append((dataset, model, other, measured, published.number if published else math.nan))
+    rows = [row for dataset in source.corpora for row in _wins_on(source, dataset)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
     models, names = list(source.rows), [plots.short_name(source.study, model) for model in source.rows]
@@ -140,6 +129,19 @@ def wins_figure(source: Source) -> plots.Drawing:
     return plots.by_corpus(source, data, size, draw, plots.count_note(source, len(used)))
 
 
+def _wins_on(source: Source, dataset: str) -> Iterator[tuple[str, str, str, float, float | None]]:
+    """Yield (corpus, model, other model, measured wins over the other, published wins); nan without benchmarks."""
+    conditions = source.records.conditions(SPEARMAN, dataset)
+    samples = {m: {c: source.values(dataset, m, SPEARMAN, c).values() for c in conditions} for m in source.rows}
+    rhos = {m: {c: Summary.of(values).mean for c, values in by.items()} for m, by in samples.items()}
+    for model, counts in win_matrix(rhos).items():
+        for other, count in counts.items():
+            over = {"condition": rf"wins over {re.escape(other)}(?:;|$)"}
+            published = source.find_published(source.corpus(dataset), model, WINS, over)
+            measured = float(count.wins) if count.compared else math.nan
+            yield dataset, model, other, measured, published.number if published else math.nan
+
+
 # --- predicted words ------------------------------------------------------------------------------------------------
 CONTEXTS = "parthiban2021_sm_table2_contexts.csv"
 GROUPS = {"yang2018_cherry_picked": "Yang et al. 2018", "authors_cherry_picked": "Authors' choice", "random": "Random"}
@@ -161,12 +163,10 @@ class Prediction(NamedTuple):
     """The five most probable words of one run at one position.
 
     Attributes:
-        place: the position in the test text.
         text: a line per word with its probability, such as `*tons 0.90`; an asterisk marks the true word.
         hit: True if the true word is one of the five; None if the corpus's vocabulary does not contain it.
     """
 
-    place: Place
     text: str
     hit: bool | None
 
@@ -174,28 +174,25 @@ class Prediction(NamedTuple):
 Predictions = dict[str, dict[Place, Prediction]]  # by model and position
 
 
-def predictions(results: records.Records, run: Run) -> Iterator[Prediction]:
-    """Yield a run's predictions at all measured positions of the test text; `results` are the records of its study."""
+def predictions(results: records.Records, run: Run) -> Iterator[tuple[Place, Prediction]]:
+    """Yield (position in the test text, prediction) of a run; `results` are the records of its study."""
     for context in results.detail(run.path, "predictions") or ():
         target = str(context["published_target"] or context["target"])
         words = ((str(top["word"]), math.exp(top["log_prob"])) for top in context["top"])
         text = "\n".join(f"{'*' if word == target else ''}{word} {p:.2f}" for word, p in words)
         place = Place(str(context["group"]), int(context["context"]), target)
-        yield Prediction(place, text, None if context["note"] else bool(context["hit"]))
+        yield place, Prediction(text, None if context["note"] else bool(context["hit"]))
 
 
 def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Place], list[Place]]:
     """Return (predictions, all positions, published positions) for a corpus.
 
-    The predictions are {model: {position: prediction}} of each model's first run; models without predictions are left
-    out. The published positions are those that the file CONTEXTS lists for the corpus. The list of all positions has
-    those with predictions first, then the other published ones.
+    The predictions are {model: {position: prediction}} of each model's first run. The published positions are those
+    that the file CONTEXTS lists for the corpus. The list of all positions has those with predictions first, then the
+    other published ones.
     """
     first = {model: run for model in source.models for run in source.runs(dataset, model)[:1]}
-    measured: Predictions = {}
-    for model, run in first.items():
-        if by_place := {prediction.place: prediction for prediction in predictions(source.records, run)}:
-            measured[model] = by_place
+    measured = {model: dict(predictions(source.records, run)) for model, run in first.items()}
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
     columns = (rows[key] for key in ("group", "context", "true_next_token"))
@@ -224,13 +221,11 @@ def top5_table(source: Source, dataset: str, *, words: str) -> Section:
 
     def cell(row: str, model: str) -> Cell:
         prediction, text = measured.get(model, {}).get(shown[row]), "\n".join(printed.get((shown[row], model), ()))
-        gaps = source.gaps(dataset, model, source.planned(dataset, model)[:1] if prediction else [])
-        return Cell(
-            label=prediction.text if prediction else "",
-            published=PublishedCell(text) if text else None,
-            same=prediction is not None and source.same(dataset, model),
-            gaps=gaps or (() if prediction else ("not a place of this text",)),
-        )
+        quoted = PublishedCell(text) if text else None
+        if not prediction:
+            return Cell(published=quoted, gaps=source.gaps(dataset, model, ()) or ("not a place of this text",))
+        gaps, same = source.gaps(dataset, model, source.planned(dataset, model)[:1]), source.same(dataset, model)
+        return Cell(label=prediction.text, published=quoted, same=same, gaps=gaps)
 
     return source.section(dataset, rows, source.rows, cell)
 
