@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from softmax_bottleneck.corpora.sources import sources
 from softmax_bottleneck.jobs import processes
-from softmax_bottleneck.store import errors, paths, progress
+from softmax_bottleneck.store import errors, paths, progress, schema
 from softmax_bottleneck.study import Dataset, Study, load_yaml
 from softmax_bottleneck.study.datasets import OWN_BENCHMARK
 
@@ -92,9 +92,7 @@ def _packages() -> Finding:
 
 
 def _few(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
-    return ", ".join(listed[:NAMED]) + more
+    return schema.few(sorted(names), NAMED)
 
 
 def _output_of(*command: str) -> str | None:

@@ -30,9 +30,9 @@ from softmax_bottleneck.ranks import RankReport, Spectrum, rank_report
 from softmax_bottleneck.store import artefacts, paths, provenance
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.progress import Say
+from softmax_bottleneck.store.schema import few
 from softmax_bottleneck.study import read
 
-NAMED = 20  # tokens in a note
 POINTS = 2000  # of a curve
 LISTED = 12  # singular values that are printed; all are in spectrum.npz
 CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
@@ -138,9 +138,7 @@ def rank(request: Request, say: Say, folder: Path) -> Result:
     if spectrum.sigma_max > 0 and ranks.press.rank == min(spectrum.m, spectrum.n) and not request.weights_only:
         notes.append("full rank, limited by the size of the matrix: more contexts (or words) might give a higher rank")
     if export.tokens and measured.words and measured.words.never:
-        never = [repr(export.tokens[word]) for word in measured.words.never]
-        more = f" and {len(never) - NAMED:,} more" if len(never) > NAMED else ""
-        notes.append(f"unargmaxable: {', '.join(never[:NAMED])}{more}")
+        notes.append(f"unargmaxable: {few([repr(export.tokens[word]) for word in measured.words.never])}")
     seconds = time.monotonic() - started
     return Result(request, matrix, needed, spectrum, ranks, bound, measured, priced, notes, seconds)
 

@@ -219,7 +219,7 @@ def write(study: Study, unfinished: bool = False) -> Path:
             if study.datasets[run.dataset].published_as and run.path in found.spectra
         ],
     }
-    kept = ("dataset", "model", "by", "curve", "best", "interior", "chosen")
+    kept = archive_file.Choice.__annotations__
     optional: dict[str, Any] = {
         "tuned": [{key: tuned.choice[key] for key in kept} for tuned in study.shown_tuned if tuned.choice],
         "contrasts": study.contrasts and asdict(study.contrasts),

@@ -139,14 +139,13 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     parts: dict[str, dict[str, Any]] = {name: {"entries": [], "absent": {}} for name in CHAPTERS}
     for entry in entries:
-        part = parts.setdefault(entry["source"], {"entries": [], "absent": {}})
+        part = parts[entry["source"]]
         home = part["absent"].setdefault(entry["void"], []) if entry["void"] else part["entries"]
         home.append(entry)
-    about = {name: CHAPTERS.get(name, {"title": name, "about": ""}) for name in parts}
-    papers = {name: re.match(r"(\w+).* (\d{4})$", facts["title"]) for name, facts in about.items()}
+    papers = {name: re.match(r"(\w+).* (\d{4})$", about["title"]) for name, about in CHAPTERS.items()}
     short = {name: f"{paper[1]} {paper[2]}, " if paper else "" for name, paper in papers.items()}
     shown = {name: part for name, part in parts.items() if part["entries"]}
-    return [{"id": f"chapter-{name}", "paper": short[name], **about[name], **part} for name, part in shown.items()]
+    return [{"id": f"chapter-{name}", "paper": short[name], **CHAPTERS[name], **part} for name, part in shown.items()]
 
 
 def gaps(study: Study, results: records.Records) -> list[str]:
@@ -167,7 +166,7 @@ def gaps(study: Study, results: records.Records) -> list[str]:
         (dataset, model), count = tuned.key, len(tuned.expected)
         lines.append(f"{label(study, model)} on {study.datasets[dataset].title}: {count} runs follow its search")
     undrawn = [e for e in study.experiments if e.is_synthetic and results.synthetic.empty]
-    return lines + [f"{e.artefact} of {SOURCE_TITLES.get(e.source, e.source)}: not drawn yet" for e in undrawn]
+    return lines + [f"{e.artefact} of {SOURCE_TITLES[e.source]}: not drawn yet" for e in undrawn]
 
 
 # --- runs ----------------------------------------------------------------------------------------------------------
@@ -215,8 +214,8 @@ def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
     only a proxy for a published corpus, the first line says so. The result is [NO_COUNTERPART] if the study or
     config/paper.yaml has no run to compare.
     """
-    published, paper = published_dataset(study.datasets[dataset]), paper_study()
-    sides = ((study.runs, dataset), (paper.runs if paper else (), published))
+    published = published_dataset(study.datasets[dataset])
+    sides = ((study.runs, dataset), (paper_study().runs, published))
     runs = [next((r for r in runs if (r.dataset, r.model) == (place, model)), None) for runs, place in sides]
     if None in runs:
         return [NO_COUNTERPART]

@@ -95,9 +95,8 @@ def _at_equal_time(samples: Mapping[contrasts.Model, contrasts.Sample], of_head:
     on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
     equal = [contrast for contrast in on_text if contrast.is_equal_size]
     rivals = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
-    costs = (f"({rival.single_time} × its time, n = {min(rival.n)})" for rival in rivals)
-    texts = (f"{rival.short_text} on {rival.setting.label}" for rival in rivals)
-    return "; ".join(map(" ".join, zip(texts, costs, strict=True))) or "—"
+    texts = (f"{r.short_text} on {r.setting.label} ({r.single_time} × its time, n = {min(r.n)})" for r in rivals)
+    return "; ".join(texts) or numbers.DASH
 
 
 def _ranks(sample: contrasts.Sample) -> dict[str, str]:

@@ -10,7 +10,7 @@ import difflib
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast, dataclass_transform, get_type_hints
@@ -157,8 +157,7 @@ def message(error: ValidationError, where: str) -> str:
     places = [".".join(str(part) for part in detail["loc"] if str(part)[:1] not in "~[") for detail in details]
     wrong = [index for index, detail in enumerate(details) if detail["type"] != "missing"]
     if not wrong:
-        more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
-        return f"{where}: {', '.join(places[:NAMED])}{more} {'is' if len(places) == 1 else 'are'} not set"
+        return f"{where}: {few(places)} {'is' if len(places) == 1 else 'are'} not set"
     detail, place = details[wrong[0]], places[wrong[0]]
     where = f"{where}: {place}" if place else where
     if detail["type"] == "value_error":
@@ -178,8 +177,13 @@ def did_you_mean(word: str, allowed: Iterable[str]) -> str:
     """
     choices = sorted(allowed)
     near = difflib.get_close_matches(word, choices, n=1)
-    more = f" and {len(choices) - NAMED:,} more" if len(choices) > NAMED else ""
-    return f"; did you mean {near[0]!r}?" if near else f"; allowed are {', '.join(choices[:NAMED])}{more}"
+    return f"; did you mean {near[0]!r}?" if near else f"; allowed are {few(choices)}"
+
+
+def few(names: Sequence[str], most: int = NAMED) -> str:
+    """Return names as text; if they are more than `most`, as in `mos, softmax and 3 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 # --- files ----------------------------------------------------------------------------------------------------------

@@ -15,17 +15,13 @@ from pydantic import Discriminator, Field, Tag
 from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.store import schema
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.paths import SHARED
+from softmax_bottleneck.store.paths import ROOT, SHARED
 from softmax_bottleneck.study import runs
 from softmax_bottleneck.study.fits import FitPlan
 
 SeedChoice = Literal["all", "author", "random"]
 LONGEST_NAME = 80  # characters of a model's name, a folder name
-# What a table or figure comes from: a paper, or a study of this repository.
-Paper = Literal["parthiban2021", "kanai2018", "ganea2019", "merity2017", "benka2021"]
-OwnStudy = Literal[
-    "known-truth", "both-sides", "gradient", "natural", "published-size", "plif-rank", "this-study", "tuned"
-]
+SOURCES = tuple(schema.load_yaml(ROOT / "report" / "chapters.yaml"))  # of tables and figures: the report's chapters
 CsvName = Annotated[str, Field(pattern=r"^[a-z0-9_]+\.csv$")]
 
 
@@ -63,7 +59,7 @@ class Experiment:
 
     Attributes:
         id: name of the experiment, equal to the file's name.
-        source: the paper or study that the table or figure comes from; each source is a chapter of the report.
+        source: the paper or study that the table or figure comes from: a chapter of report/chapters.yaml.
         artefact: name of the table or figure in the source, such as Table 2 or Figure 7.
         title: one line above the table or figure.
         caption: text on the content and its computation. In this text, `{schedule.epochs}` stands for the number of
@@ -87,7 +83,7 @@ class Experiment:
     """
 
     id: schema.Name
-    source: Literal[Paper, OwnStudy]
+    source: Literal[SOURCES]  # type: ignore[valid-type]  # the names are in one place
     artefact: str
     kind: Literal["table", "figure"]
     title: str

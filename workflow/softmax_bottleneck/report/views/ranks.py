@@ -210,8 +210,8 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
 
 
 # --- settings of a head (Figures 5 and 6) ---------------------------------------------------------------------------
-COLOURS_AND_MARKERS = ((plots.PALETTE["mos"], "o"), (plots.PALETTE["gss"], "s"))
-LOOKS: list[dict[str, Any]] = [{"color": colour, "marker": mark} for colour, mark in COLOURS_AND_MARKERS]  # in a panel
+# Of the metrics in a panel.
+LOOKS: list[dict[str, Any]] = [{"color": plots.PALETTE[m], "marker": mark} for m, mark in (("mos", "o"), ("gss", "s"))]
 
 
 def sweep_figure(
