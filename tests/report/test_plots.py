@@ -70,9 +70,11 @@ def test_names_of_lines_stand_in_the_order_of_their_ends_and_do_not_overlap() ->
     assert all(0 <= y <= 1 for text in axes.texts for y in text.xy)
 
 
-def test_a_line_per_seed_and_one_of_their_mean() -> None:
-    ((axes,),) = plots.panels(1, 1, 4.0, 3.0)[1]
-    rows = [("a", seed, epoch, seed + epoch) for seed in range(3) for epoch in (1, 2)]
-    data = pd.DataFrame(rows, columns=["model", "seed", "epoch", "ppl"])
-    assert plots.curves(axes, data, "epoch", "ppl", plots.styles(["a"])) == {"a": (2.0, 3.0)}
-    assert len(axes.lines) == 4
+def test_many_seeds_are_a_band_and_few_are_lines() -> None:
+    for seeds, lines, bands in ((3, 4, 0), (plots.MOST_SEEDS + 1, 1, 1)):
+        ((axes,),) = plots.panels(1, 1, 4.0, 3.0)[1]
+        rows = [("a", seed, epoch, seed + epoch) for seed in range(seeds) for epoch in (1, 2)]
+        data = pd.DataFrame(rows, columns=["model", "seed", "epoch", "ppl"])
+        ends = plots.curves(axes, data, "epoch", "ppl", plots.styles(["a"]))
+        assert (len(axes.lines), len(axes.collections)) == (lines, bands)
+        assert ends == {"a": (2.0, 2 + (seeds - 1) / 2)}

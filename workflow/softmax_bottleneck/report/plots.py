@@ -41,6 +41,7 @@ MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
 LONGEST_NAME = 30
 DASHED = (0, (4, 3))
+MOST_SEEDS = 30  # drawn one by one
 LABEL_GAP = 0.065  # between the names of lines, in heights of a panel
 FONTS = "'DejaVu Sans',Verdana,Arial,sans-serif"
 LEGEND_INCHES = 0.63, 0.078  # of an entry without its name, and of a letter
@@ -206,7 +207,8 @@ def curves(
 ) -> dict[str, tuple[float, float]]:
     """Draw, for each model, a thick line for the mean over seeds, and the seeds as thin lines or dots.
 
-    The line of the mean covers the values of `x` that all seeds reach. Return {model: right end of its line}.
+    The line of the mean covers the values of `x` that all seeds reach. More than MOST_SEEDS seeds are a band, from the
+    smallest to the largest value. Return {model: right end of its line}.
 
     Args:
         axes: the panel.
@@ -219,7 +221,10 @@ def curves(
     for model, style in looks.items():
         of_model = data[data["model"] == model]
         table = of_model.pivot_table(index=x, columns="seed", values=y).interpolate(method="index", limit_area="inside")
-        if dots:
+        if table.shape[1] > MOST_SEEDS:
+            band = table.dropna().agg(["min", "max"], axis=1)
+            axes.fill_between(band.index, band["min"], band["max"], color=style.colour, alpha=0.2, linewidth=0)
+        elif dots:
             axes.plot(of_model[x], of_model[y], **style.dot | {"markersize": 3.5, "alpha": 0.6})
         elif table.shape[1] > 1:
             axes.plot(table.index, table, color=style.colour, linewidth=0.6, alpha=0.45)
