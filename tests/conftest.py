@@ -1,7 +1,8 @@
 """Shared fixtures: one thread per process (results are compared to the bit), and the mirror of real corpora."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads that spin slow a busy machine tenfold
@@ -10,6 +11,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
 from softmax_bottleneck.report import archive, archived_cells
+from softmax_bottleneck.report.cells import Cell
 from softmax_bottleneck.study import Study
 
 try:
@@ -28,6 +30,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Steps that run inside a test would keep a GPU's lease until the tests end, and those in other processes wait for it.
 os.environ["SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"] = "1"
 SHIPPED, archive.FOLDER = archive.FOLDER, Path("no-archives")  # to read them takes longer than to draw a small page
+SHIPPED_CELLS = cache(archived_cells.best_cells.__wrapped__)
 
 
 @pytest.fixture
@@ -38,14 +41,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shipped() -> Iterator[None]:
-    """For tests of a module that need the archived studies of report/evidence/."""
+def shipped() -> Iterator[Callable[[str, str], dict[archived_cells.Key, Cell]]]:
+    """For modules that need the archived studies of report/evidence/; what is computed from them is kept for others."""
     with pytest.MonkeyPatch.context() as patch:
-        for made in (archived_cells.best_cells, archived_cells.study_of):
-            made.cache_clear()
         patch.setattr(archive, "FOLDER", SHIPPED)
-        yield
-    archived_cells.best_cells.cache_clear()
+        patch.setattr(archived_cells, "best_cells", SHIPPED_CELLS)
+        yield SHIPPED_CELLS
 
 
 @pytest.fixture(scope="session")

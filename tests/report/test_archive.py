@@ -44,7 +44,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty folder of archives, which is used instead of the repository's."""
     monkeypatch.setattr(archive, "FOLDER", tmp_path / "studies")
-    archive.load.cache_clear()
     return tmp_path / "studies"
 
 
@@ -358,12 +357,11 @@ def test_one_bad_archive_is_left_out_of_a_report_with_a_warning_and_fails_verify
 @pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: data + b"x", lambda data: b"no archive"])
 def test_verify_finds_damaged_bytes_with_and_without_a_new_hash(folder: Path, damage) -> None:
     path = archive.save(CONTENT)
-    assert path.name == "small-some.json.gz" and not list(archive.findings())
+    assert path.name == "small-some.json.gz"
     data = damage(path.read_bytes())
     path.write_bytes(data)
     for write in (lambda: path.write_bytes(data), lambda: artefacts.write_bytes(path, data)):
         write()
-        archive.load.cache_clear()
         (finding,) = archive.findings()
         assert finding.kind == "damaged" and finding.file.endswith("small-some.json.gz")
 

@@ -7,6 +7,7 @@ import json
 import statistics as plain
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import fake_results as fake
@@ -39,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
             kept = records.Records(found.rows, states)
             finished.append(archive.FinishedStudy(name, name, study.title, f"{name} machine", {}, [], kept))
         patch.setattr(archive, "load_all", lambda: finished)
-        archived_cells.best_cells.cache_clear()
+        patch.setattr(archived_cells, "best_cells", cache(archived_cells.best_cells.__wrapped__))
         shown = "  parthiban2021-table2:\n  parthiban2021-sm-table6:\n"
         text = (
             fake.STUDY[: fake.STUDY.index("  - when")] + "models:\n  softmax: {head: softmax}\nexperiments:\n" + shown
@@ -47,7 +48,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         own = fake.load(Path(), text)
         fake.write_all(own)
         yield own, collection.collect(own), studies
-        archived_cells.best_cells.cache_clear()
 
 
 def table(made: Made, name: str) -> tuple[cells.Table, cells.Table]:
@@ -59,14 +59,8 @@ def table(made: Made, name: str) -> tuple[cells.Table, cells.Table]:
 
 def test_a_row_that_the_study_lacks_has_the_mean_of_the_archived_study_with_most_runs(made: Made) -> None:
     _, after = table(made, "parthiban2021-table2")
-    values = {
-        name: [
-            fake.perplexities(run)["test_ppl"]
-            for run in study.needed
-            if run.model == "ss" and study.datasets[run.dataset].corpus == "ptb"
-        ]
-        for name, study in made[2].items()
-    }
+    corpora = {"demo": "truth-demo", "ptb-cpu": "ptb-small"}  # both stand for Penn Treebank
+    values = {name: fake.ppls_of(study, "ss", corpora[name]) for name, study in made[2].items()}
     name, best = max(values.items(), key=lambda item: len(item[1]))
     places = {(row, column): cell for dataset, row, column, cell in after.every_cell if dataset == "truth-demo"}
     cell = places["ss", "Test perplexity"]
@@ -76,11 +70,8 @@ def test_a_row_that_the_study_lacks_has_the_mean_of_the_archived_study_with_most
     assert places["mos", "Test perplexity"].archived.study == "ptb-cpu"  # the only one that has it
     assert places["gss", "Test perplexity"].archived is None  # nobody has it
     assert all(cell.archived is None for (row, _), cell in places.items() if row == "softmax" and cell.measured)
-    line = next(
-        line
-        for line in csv.DictReader(io.StringIO(after.csv))
-        if (line["dataset"], line["row"], line["column"]) == ("truth-demo", "ss", "Test perplexity")
-    )
+    line = next(line for line in csv.DictReader(io.StringIO(after.csv))
+        if (line["dataset"], line["row"], line["column"]) == ("truth-demo", "ss", "Test perplexity"))  # fmt: skip
     assert line["measured"] == "" and float(line["archived"]) == cell.archived.measured.mean
     assert (line["archived_n"], line["archived_study"]) == (str(len(best)), name)
 
@@ -130,12 +121,10 @@ def mean(content: dict, model: str, metric: str) -> float:
     return plain.fmean(line[-1] for line in lines if line[:-1] == ("wt2-small", model, metric, ""))
 
 
-def test_counts_of_words_come_from_the_whole_corpus_and_those_of_a_cut_one_are_marked(monkeypatch) -> None:
+def test_counts_of_words_come_from_the_whole_corpus_and_those_of_a_cut_one_are_marked(shipped, monkeypatch) -> None:
     """SM Table 13 is arithmetic on a corpus: every archived count of all Penn Treebank is the published one."""
     monkeypatch.setattr(archive, "load_all", LOAD_ALL)
-    archived_cells.best_cells.cache_clear()
-    found = archived_cells.best_cells("parthiban2021-sm-table13", "demo")
-    archived_cells.best_cells.cache_clear()
+    found = shipped("parthiban2021-sm-table13", "demo")
     unknown = {key[:2]: cell for key, cell in found.items() if key[3] == "n_pairs_not_in_vocab"}
     ptb, wt2 = (
         [cell for (corpus, _), cell in unknown.items() if corpus == name and cell.published] for name in ("ptb", "wt2")
@@ -145,16 +134,15 @@ def test_counts_of_words_come_from_the_whole_corpus_and_those_of_a_cut_one_are_m
     assert all("2,000" in cell.note for cell in wt2)
 
 
-def test_a_column_is_filled_from_its_own_metric_whatever_its_heading(archived: dict, monkeypatch) -> None:
+def test_a_column_is_filled_from_its_own_metric_whatever_its_heading(shipped, archived: dict, monkeypatch) -> None:
     """Table 3 has two columns "after training", and Table 1 of Benka et al. two columns "Reduction (%)"."""
 
     def filled(experiment: str, row: str, metric: str) -> float:
-        found = archived_cells.best_cells(experiment, "demo").items()
+        found = shipped(experiment, "demo").items()
         (cell,) = [one for key, one in found if key[:2] == ("wt2", row) and key[3] == metric]
         return cell.measured.mean
 
     monkeypatch.setattr(archive, "load_all", LOAD_ALL)
-    archived_cells.best_cells.cache_clear()
     for metric in ("slope_mean", "slope_std"):
         assert filled("parthiban2021-table3", "lms-plif", metric) == mean(archived, "lms-plif", metric)
     assert filled("parthiban2021-table3", "lms-plif", "slope_std") == pytest.approx(0.624, abs=5e-4)
@@ -162,4 +150,3 @@ def test_a_column_is_filled_from_its_own_metric_whatever_its_heading(archived: d
         mos, softmax = (mean(archived, model, metric) for model in ("transformer-mos", "transformer"))
         found = filled("benka2021-table1", "transformer-mos", f"{metric}_reduction_pct")
         assert found == pytest.approx(100 * (1 - mos / softmax)) and found == pytest.approx(printed, abs=5e-3)
-    archived_cells.best_cells.cache_clear()
