@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,18 +15,23 @@ from softmax_bottleneck import study as config
 ROOT = Path(__file__).parents[1]
 
 
-def in_process(*words: str) -> tuple[int, str]:
-    """Return the exit code and the output of a dry run; any other call would keep the lock of the project."""
+def in_process(*words: str, exported: dict[str, str] | None = None) -> tuple[int, str]:
+    """Return the exit code and the output of a dry run; any other call would keep the lock of the project.
+
+    `exported` receives the environment of the jobs, which tells them the study.
+    """
     assert "--dry-run" in words
     output = io.StringIO()
     config.load_dataset.cache_clear()
     with (
-        mock.patch.dict("os.environ"),  # the workflow tells its jobs by it which study they belong to
+        mock.patch.dict("os.environ"),
         mock.patch.object(sys, "path", sys.path.copy()),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(output),
-        pytest.raises(SystemExit) as ended,
-        ThreadPoolExecutor(1) as thread,  # Snakemake starts an event loop, and tests in a browser leave one running
     ):
-        thread.submit(main, list(words)).result()
+        # Snakemake starts an event loop, and tests in a browser leave one running.
+        with pytest.raises(SystemExit) as ended, ThreadPoolExecutor(1) as thread:
+            thread.submit(main, list(words)).result()
+        if exported is not None:
+            exported.update(os.environ)
     return int(ended.value.code or 0), output.getvalue()

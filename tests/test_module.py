@@ -1,8 +1,8 @@
 """The workflow as a Snakemake module of another project: its configuration, its folder, its rules under new names."""
 
+import os
 import re
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 import yaml
 from run_snakemake import in_process
 from softmax_bottleneck import study as config
+from softmax_bottleneck.__main__ import main
 
 ROOT = Path(__file__).parents[1]
 NANO = yaml.safe_load((ROOT / "tests" / "nano.yaml").read_text(encoding="utf-8"))
@@ -61,16 +62,19 @@ def test_a_whole_study_comes_from_the_other_projects_configuration(tmp_path: Pat
         assert f"results/runs/{run.path}/done.json" in output
 
 
-@pytest.mark.pipeline
-def test_steps_read_that_configuration_and_datasets_beside_it(tmp_path: Path) -> None:
-    """Jobs run in processes of their own: they must find the study, and a corpus of the other project."""
+def test_steps_read_that_configuration_and_datasets_beside_it(tmp_path: Path, monkeypatch) -> None:
+    """The commands of jobs, called here in the environment that they get, find the study and its project's corpus."""
     folder = project(tmp_path, NANO | {"study": "borrowed", "datasets": ["own-text"]})
     corpus = {"name": "own-text", "kind": "corpus", "title": "Own text", "source": "here", "licence": "free"}
     corpus |= {"citation": "none", "files": {f"{s}.txt": {"path": f"{s}.txt"} for s in ("train", "valid", "test")}}
     (folder / "config" / "datasets" / "own-text.yaml").write_text(yaml.safe_dump(corpus), encoding="utf-8")
     for split, text in {"train": "a b a\nb a\n", "valid": "b b a\n", "test": "a a b\n"}.items():
         (folder / "config" / "datasets" / f"{split}.txt").write_text(200 * text, encoding="utf-8")
-    command = [sys.executable, "-m", "snakemake", "--cores", "1", "results/tokens/own-text/corpus.json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (folder / "results" / "tokens" / "own-text" / "corpus.json").is_file()
+    monkeypatch.chdir(folder)
+    target, exported = "results/tokens/own-text/corpus.json", dict[str, str]()
+    code, listed = in_process("--dry-run", "--printshellcmds", target, exported=exported)
+    assert code == 0, listed
+    monkeypatch.setattr(os, "environ", exported)
+    for words in re.findall(r"^Shell command: python -m softmax_bottleneck (.*)", listed, re.MULTILINE):
+        assert main(shlex.split(words)) == 0
+    assert Path(target).is_file()

@@ -77,29 +77,12 @@ def test_every_run_is_in_one_job_with_seeds_of_its_model() -> None:
     assert sorted(len(runs) for runs in jobs.values()) == [1, 1, 1, 2, 2, 2, 2, 2, 2]
 
 
-def test_finished_seeds_stay_when_another_seed_stops(job: str, alone: dict[str, str], capfd) -> None:
-    """The second seed is another process' for now; the next call trains it and leaves the first as it is."""
-    first, second = alone
-    with locks.Lease(Store().run_folder(second)):
-        assert main(["train", *WORDS, "--run", job]) == 75
-    told = capfd.readouterr().err
-    assert f"1 of 2 seeds did not finish: {second} (exit 75); run the same step again" in told
-    done = Store().run_folder(first) / "done.json"
-    assert artefacts.is_sound(done) and not Store().job_file(job).exists()
-    written = done.stat().st_mtime_ns
-    assert main(["train", *WORDS, "--run", job]) == 0
-    assert done.stat().st_mtime_ns == written
-    assert hashes(alone) == alone
-    for path in alone:
-        assert not (Store().run_folder(path) / locks.LEASE_FILE).exists()
-        assert artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"]["interruptions"] == 0
-    through = artefacts.read_json(Store().job_file(job))["done"]
-    assert through == {path: artefacts.sha256_file(Store().run_folder(path) / "done.json") for path in alone}
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.tier2)])
-def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str, str], number: signal.Signals) -> None:
-    """SIGTERM reaches every seed once; of a killed job the seeds notice it, save, and stop."""
+def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str, str], capfd, number) -> None:
+    """SIGTERM reaches every seed once; of a killed job the seeds notice it, save, and stop.
+
+    Then the second seed is another process' for now: the next call trains it and leaves the first as it is.
+    """
     words = [sys.executable, "-m", "softmax_bottleneck", "train", *WORDS, "--run", job]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 300
@@ -119,8 +102,19 @@ def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str
     while any((Store().run_folder(path) / locks.LEASE_FILE).exists() for path in alone):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    first, second = alone
+    with locks.Lease(Store().run_folder(second)):
+        assert main(["train", *WORDS, "--run", job]) == 75
+    told = capfd.readouterr().err
+    assert f"1 of 2 seeds did not finish: {second} (exit 75); run the same step again" in told
+    done = Store().run_folder(first) / "done.json"
+    assert artefacts.is_sound(done) and not Store().job_file(job).exists()
+    written = done.stat().st_mtime_ns
     assert main(["train", *WORDS, "--run", job]) == 0
-    assert hashes(alone) == alone
+    assert done.stat().st_mtime_ns == written and hashes(alone) == alone
+    assert not any((Store().run_folder(path) / locks.LEASE_FILE).exists() for path in alone)
+    through = artefacts.read_json(Store().job_file(job))["done"]
+    assert through == {path: artefacts.sha256_file(Store().run_folder(path) / "done.json") for path in alone}
     ends = [artefacts.read_json(Store().run_folder(path) / "done.json")["provenance"] for path in alone]
     assert [end["interruptions"] for end in ends] == [1, 1]
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 from page_reader import Page
+from scipy.special import log_softmax
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.own_model import inputs, log_probs, rank
-from softmax_bottleneck.ranks import spectra
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.study import Study, read
@@ -37,19 +37,14 @@ def save_layer(m: int, n: int) -> tuple[np.ndarray, ...]:
     return h, w, b
 
 
-def log_softmax(scores: np.ndarray) -> np.ndarray:
-    scores = scores - scores.max(1, keepdims=True)
-    return scores - np.log(np.exp(scores).sum(1, keepdims=True))
-
-
 def softmax_matrix(h: np.ndarray, w: np.ndarray, b: np.ndarray | float) -> np.ndarray:
-    return log_softmax(h.astype(float) @ w.astype(float).T + b)
+    return log_softmax(h.astype(float) @ w.astype(float).T + b, 1)
 
 
 def gss_matrix(h: np.ndarray, w: np.ndarray, b: np.ndarray, c: float = -1.5, k: float = 2.5) -> np.ndarray:
     """Parthiban 2021, eq. 5, literally."""
     x = h.astype(float) @ w.astype(float).T + b
-    return log_softmax(k * (x - c) + c - (k - 1) * np.log(np.exp(x - c) + 1))
+    return log_softmax(k * (x - c) + c - (k - 1) * np.log(np.exp(x - c) + 1), 1)
 
 
 def press(matrix: np.ndarray) -> int:
@@ -59,15 +54,8 @@ def press(matrix: np.ndarray) -> int:
 
 
 # --- ranks ----------------------------------------------------------------------------------------------------------
-@pytest.fixture(params=["svd", "gram"])
-def route(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small matrices are decomposed directly, or forced through a Gram matrix."""
-    if request.param == "gram":
-        monkeypatch.setattr(spectra, "DIRECT_ENTRIES", 0)
-
-
 @pytest.mark.parametrize(("m", "n"), [(90, 70), (40, 200)])
-def test_singular_values_are_those_of_the_plain_matrix(files, monkeypatch, route, m, n) -> None:
+def test_singular_values_are_those_of_the_plain_matrix(files, monkeypatch, m, n) -> None:
     monkeypatch.setattr(log_probs, "BLOCK_BYTES", 8 * 37 * max(m, n))  # several blocks
     layer = save_layer(m, n)
     for head, matrix in (("softmax", softmax_matrix(*layer)), ("gss:c=-1.5,k=2.5", gss_matrix(*layer))):
@@ -83,7 +71,7 @@ def test_singular_values_are_those_of_the_plain_matrix(files, monkeypatch, route
 
 
 @pytest.mark.parametrize(("m", "n", "dtype"), [(90, 70, np.float32), (40, 200, np.float64)])
-def test_stored_log_probabilities(files, route, m, n, dtype) -> None:
+def test_stored_log_probabilities(files, m, n, dtype) -> None:
     matrix = softmax_matrix(*save_layer(m, n))
     np.save("1.npy", matrix[:13].astype(dtype)), np.savez("2.npz", rest=matrix[13:].astype(dtype))
     result = analyse(log_probs=["1.npy", "2.npz"])
@@ -336,9 +324,9 @@ def test_the_packages_of_the_rank_extra_are_enough(files) -> None:
         f"        if name in {absent}: raise ModuleNotFoundError(name, name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "from softmax_bottleneck.__main__ import main\n"
-        "layer = ['rank', '--hidden', 'h.npy', '--weight', 'w.npy']\n"
+        "layer = ['rank', '--seconds', '0', '--hidden', 'h.npy', '--weight', 'w.npy']\n"
         "codes = [main([*layer, '--out', 'a']), main(['rank', '--log-probs', 'p.npy', '--out', 'b'])]\n"
-        "codes += [main(['rank', '--weight', 'w.npy', '--weights-only', '--out', 'c'])]\n"
+        "codes += [main(['rank', '--weight', 'w.npy', '--weights-only', '--seconds', '1', '--out', 'c'])]\n"
         "codes += [main(['rank', '--compare', 'a/rank.json', 'b/rank.json'])]\n"
         "codes += [main([*layer, '--head', 'gss']), main(['plan'])]\n"
         "assert codes == [0, 0, 0, 0, 2, 2], codes\n"

@@ -105,15 +105,6 @@ def test_step_sizes_for_the_other_scaling_are_rejected_in_one_line(tmp_path: Pat
     assert "models.softmax: dynamic.learning_rates: " in message and f"(got {rate})" in message and "\n" not in message
 
 
-def test_a_day_on_a_gpu_keeps_the_papers_step_sizes_of_mixtures() -> None:
-    day, paper = (config.load_study(config.ROOT / "config" / f"{name}.yaml") for name in ("gpu-day", "paper"))
-    for place, stages in day.stages.items():
-        if place[1] in ("kanai-mos", "kanai-moss"):
-            own, published = stages.dynamic, paper.stages[place].dynamic
-            assert own == dataclasses.replace(published, tune_tokens=own.tune_tokens)
-            assert (own.scaling, own.learning_rates) == ("sum", (0.002,))
-
-
 @pytest.mark.parametrize("damaged", [False, True])
 def test_doubtful_choices_are_a_warning_in_table_and_verdict(tmp_path: Path, monkeypatch, damaged: bool) -> None:
     """36.45 -> 46.73 on the test text of WikiText-2 is what a step size on the grid's lower edge did."""
