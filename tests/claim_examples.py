@@ -37,12 +37,9 @@ def records_of(rows: Iterable[Row], place: str = CORPUS, **facts: float) -> Reco
     for (model, stage), n in runs.items():
         for metric, value in STAGE_FACTS.get(stage, FACTS).items():
             numbers.setdefault((model, metric, stage), [facts.get(f"{model} {metric}", value)] * n)
-    lines = [
-        (place, model, stage, metric, value, seed, f"{model}-{seed}" * bool(runs))
-        for (model, metric, stage), values in numbers.items()
-        for seed, value in enumerate(values, 1)
-        if not math.isnan(value)
-    ]
+    lines = [(place, model, stage, metric, value, seed, f"{model}-{seed}" * bool(runs))
+        for (model, metric, stage), values in numbers.items() for seed, value in enumerate(values, 1)
+        if not math.isnan(value)]  # fmt: skip
     states = [
         {"dataset": place, "model": model, "label": model, "seed": seed + 1, "stage": stage, **STATE}
         | {"run_id": f"{model}-{seed + 1}"}
@@ -147,11 +144,8 @@ def vectors(target: float, *models: str) -> list[Row]:
 def hits(target: float, low: str, high: str) -> list[Row]:
     shares = dict.fromkeys(low.split("|"), target) | dict.fromkeys(high.split("|"), 1.0)
     right = [low.split("|")[0], high.split("|")[0]]  # in two runs of three; all others in one of three
-    rows = [
-        (m, TOP5_HIT, f"context={i}", [1.0, float(m in right and i < 18 * share), 0.0])
-        for m, share in shares.items()
-        for i in range(18)
-    ]
+    rows = [(m, TOP5_HIT, f"context={i}", [1.0, float(m in right and i < 18 * share), 0.0])
+        for m, share in shares.items() for i in range(18)]  # fmt: skip
     return rows + [(model, TEST_PPL, "", [50.0] * 3) for model in shares]
 
 

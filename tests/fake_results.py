@@ -81,6 +81,12 @@ def perplexities(run: Run) -> dict[str, float]:
     return {"test_ppl": float(test), "valid_ppl": float(test * 1.04), "train_ppl": float(test * 0.9)}
 
 
+def ppls_of(study: Study, model: str, dataset: str = "") -> list[float]:
+    """Return the test perplexities of a model's runs, perhaps on one corpus alone."""
+    runs = [run for run in study.needed if run.model == model and dataset in ("", run.dataset)]
+    return [perplexities(run)["test_ppl"] for run in runs]
+
+
 def rank_of(run: Run) -> int:
     spread = 0 if run.model in ("softmax", "moc") else 6 * noise(run.model, run.seed, "rank")
     return min(VOCABULARY - 1, int(RANK.get(run.model, 100) + spread))
@@ -195,11 +201,8 @@ def write_run(run: Run) -> None:
 def write_synthetic(study: Study) -> None:
     published = {("softmax", k): 34 for k in range(1, 6)} | {("moc", k): 34 for k in range(1, 6)}
     published |= {("mos", k): min(1000, 34 + 400 * (k - 1)) for k in range(1, 6)}
-    rows = [
-        {"model": model, "condition": f"K={k}", "metric": "rank", "value": rank + draw, "seed": draw}
-        for (model, k), rank in published.items()
-        for draw in range(3)
-    ]
+    rows = [{"model": model, "condition": f"K={k}", "metric": "rank", "value": rank + draw, "seed": draw}
+        for (model, k), rank in published.items() for draw in range(3)]  # fmt: skip
     artefacts.write_json(Store().study_folder(study.name) / "synthetic.json", {"status": "ok", "rows": rows})
 
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,14 +115,6 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-@contextlib.contextmanager
-def inside_new(folder: Path) -> Iterator[None]:
-    """A new folder as the working directory."""
-    folder.mkdir(parents=True)
-    with inside(folder):
-        yield
-
-
 def copied(folder: Path, to: Path) -> Study:
     """A finished study in a folder of its own, to be damaged."""
     shutil.copytree(folder, to, dirs_exist_ok=True)
@@ -151,7 +144,11 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def flip(path: Path) -> None:
-    """Flip one bit in the middle of a file."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
+    """Flip one bit in the middle; of an archive, of its largest member, for between members nothing can be damaged."""
+    data, middle = bytearray(path.read_bytes()), 0
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            content = archive.read(max(archive.infolist(), key=lambda entry: entry.file_size))
+        middle = data.index(content) + len(content) // 2 if content in data else 0  # it may be compressed
+    data[middle or len(data) // 2] ^= 4
     path.write_bytes(data)

@@ -63,11 +63,8 @@ def transformer_run(head: str = "softmax", options: dict[str, Any] | None = None
     zero = dict.fromkeys(("dropout_embedding", "dropout_weight", "embedding_noise"), 0.0)
     own = TRANSFORMER_SIZES | zero | {"kind": "transformer", "layers": 2, "dropout_input": 0.2, "dropout_hidden": 0.1}
     values = {"dropout_output": 0.0, "tied": False, "initialisation": "xavier"}
-    return changed(
-        run,
-        body=dataclasses.replace(run.body, **own | values),
-        schedule=dataclasses.replace(run.schedule, **{"learning_rate": 3.0} | PLATEAU | schedule),
-    )
+    return changed(run, body=dataclasses.replace(run.body, **own | values),
+        schedule=dataclasses.replace(run.schedule, **{"learning_rate": 3.0} | PLATEAU | schedule))  # fmt: skip
 
 
 def make_corpus(train_tokens: int = 300, other_tokens: int = 90, vocabulary_size: int = VOCABULARY) -> Corpus:
@@ -184,6 +181,18 @@ def at_step(patch: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -
 
 def die() -> None:
     raise Kill
+
+
+def dies_writing(patch: pytest.MonkeyPatch, pattern: str) -> None:
+    """Die before a file that matches the pattern gets its name."""
+    original = artefacts.write_with
+
+    def write_with(path: Path, write: Any) -> str:
+        if path.match(pattern):
+            raise Kill
+        return original(path, write)
+
+    patch.setattr(artefacts, "write_with", write_with)
 
 
 def killed(kind: Kind, folder: Path, step: int, save_interval_s: float = 0.0) -> None:

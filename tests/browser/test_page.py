@@ -90,10 +90,8 @@ def serious(page: Page, within: str | None = None) -> list[tuple[str, str]]:
     return [(one["id"], node["html"]) for one in grave for node in one["nodes"]]
 
 
-@pytest.mark.parametrize(
-    ("width", "scheme", "scripts"),
-    [(400, "dark", True), (900, "light", False), (1400, "light", True)],
-)
+@pytest.mark.parametrize(("width", "scheme", "scripts"),
+    [(400, "dark", True), (900, "light", False), (1400, "light", True)])  # fmt: skip
 def test_it_needs_nothing_complains_of_nothing_and_fits(visit, report_page, width, scheme, scripts) -> None:
     seen = visit(report_page, width=width, scheme=scheme, scripts=scripts)
     page = seen.page

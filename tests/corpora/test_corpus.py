@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small import flip
 from softmax_bottleneck.corpora import corpus, words
 from softmax_bottleneck.corpora.corpus import EOS
 from softmax_bottleneck.store import artefacts
@@ -108,8 +109,6 @@ def test_saved_corpora_come_back_and_damage_is_noticed(tmp_path):
     artefacts.write_npy(tmp_path / "test.npy", made.valid)  # sound, but another corpus'
     with pytest.raises(DataError, match="test tokens"):
         corpus.load(tmp_path)
-    damaged = bytearray((tmp_path / "train.npy").read_bytes())
-    damaged[-1] ^= 1
-    (tmp_path / "train.npy").write_bytes(damaged)
+    flip(tmp_path / "train.npy")
     with pytest.raises(DataError, match=r"train\.npy: content does not match"):
         corpus.load(tmp_path)

@@ -42,10 +42,8 @@ def naive_law(language):
     """Return P*(v|c) for every context by scalar arithmetic."""
     law = []
     for context in language.contexts_CR.tolist():
-        logits = [
-            math.fsum(u * b for u, b in zip(context, column, strict=True)) + zipf
-            for column, zipf in zip(language.columns_VR.tolist(), language.zipf_V.tolist(), strict=True)
-        ]
+        logits = [math.fsum(u * b for u, b in zip(context, column, strict=True)) + zipf
+            for column, zipf in zip(language.columns_VR.tolist(), language.zipf_V.tolist(), strict=True)]  # fmt: skip
         total = math.fsum(map(math.exp, logits))
         law.append([math.exp(logit) / total for logit in logits])
     return np.array(law)

@@ -114,11 +114,9 @@ def published() -> dict[str, object]:
     """Return what a dataset file declares of a published text."""
     lines = {split: stream(line.split() for line in text.splitlines()) for split, text in TEXTS.items()}
     text = "".join(" ".join([*words, ""]) + "\n" for words in lines.values())
-    return {
-        "tokens": {split: len(words) for split, words in lines.items()},
+    return {"tokens": {split: len(words) for split, words in lines.items()},
         "vocabulary_size": len(set(lines["train"])),
-        "token_sha256": hashlib.sha256(text.encode()).hexdigest(),
-    }
+        "token_sha256": hashlib.sha256(text.encode()).hexdigest()}  # fmt: skip
 
 
 @pytest.mark.fault("B5")

@@ -71,12 +71,10 @@ def test_the_time_left_follows_from_the_share_of_training_that_is_done(begun: St
 def test_a_failed_step_is_reported_once(study: Study, tmp_path: Path) -> None:
     log, lines = tmp_path / "steps.jsonl", list[str]()
     ended = {"step": "train", "pid": DEAD}
-    steps = [
-        {"step": "train", "what": "tiny/mos/1-0", "pid": DEAD},
+    steps = [{"step": "train", "what": "tiny/mos/1-0", "pid": DEAD},
         ended | {"what": "tiny/mos/1-0", "code": 2, "words": "file not found"},
         {"step": "train", "what": "tiny/mos/2-0", "pid": os.getpid()},
-        ended | {"what": "tiny/mos/3-0", "code": 0, "words": ""},
-    ]
+        ended | {"what": "tiny/mos/3-0", "code": 0, "words": ""}]  # fmt: skip
     log.write_text("".join(f"{json.dumps(line)}\n" for line in steps), encoding="utf-8")
     with display(study, log, lines) as shown:
         shown.printed = float("inf")

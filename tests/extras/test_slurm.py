@@ -108,10 +108,8 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
         job = "truth-nano/softmax/1+2-0123456789ab"
 
     asked = profile()["set-resources"]["train"]
-    grown = [
-        {name: eval(asked[name], {"attempt": n, "wildcards": Wildcards}) for name in ("mem_mb", "runtime")}
-        for n in range(1, 7)
-    ]
+    grown = [{name: eval(asked[name], {"attempt": n, "wildcards": Wildcards}) for name in ("mem_mb", "runtime")}
+        for n in range(1, 7)]  # fmt: skip
     assert [one["mem_mb"] for one in grown] == [32000, 64000, 64000, 64000, 64000, 64000]  # of two seeds
     squared_mb = 8 * 33_278**2 / 1e6  # the Gram matrix of WikiText-2's words, in float64
     assert eval(profile()["set-resources"]["measure"]["mem_mb"], {"attempt": 1}) > squared_mb
@@ -173,10 +171,8 @@ def submitting(begun: Study, cluster: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.fault("F7")
-@pytest.mark.parametrize(
-    ("codes", "expected", "pauses"),
-    [([1, 75, 0], 0, [60, 120]), ([1] * 5, 3, [60, 120, 240, 480]), ([75, 2], 2, [60])],
-)
+@pytest.mark.parametrize(("codes", "expected", "pauses"),
+    [([1, 75, 0], 0, [60, 120]), ([1] * 5, 3, [60, 120, 240, 480]), ([75, 2], 2, [60])])  # fmt: skip
 def test_a_failed_call_is_repeated_after_longer_pauses_unless_a_step_failed_for_good(
     submitting: list[str], monkeypatch: pytest.MonkeyPatch, codes: list[int], expected: int, pauses: list[float]
 ) -> None:

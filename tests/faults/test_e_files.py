@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from softmax_bottleneck.report import contents
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
+from softmax_bottleneck.study import Study
 
 ROOT = Path(__file__).parents[2]
 
@@ -139,65 +140,45 @@ def test_e3_a_broken_disk_is_as_a_full_one(study, monkeypatch, capsys, where):
     assert_sound()
 
 
-@pytest.mark.fault("E4")
-def test_e4_a_folder_that_cannot_be_written_is_refused_at_once(finished, tmp_path, capsys, monkeypatch):
-    (tmp_path / "project").mkdir()
-    with disk(tmp_path / "project", 8) as is_disk:
-        study = small.begun(finished, tmp_path / "project")
-        monkeypatch.chdir(tmp_path / "project")
-        try:
-            with read_only(tmp_path / "project", is_disk):
-                _assert_refused_at_once(study, capsys)
-        finally:
-            monkeypatch.chdir(finished)
-
-
-def _assert_refused_at_once(study, capsys):
-    assert call("check") == 2
-    assert "results/small" in (message := told(capsys)) and "make it writable, or work in another" in message
-    assert call("train", "--run", study.needed[0].path) == 2
-    assert "make it writable" in told(capsys)
-    with pytest.raises(UserError, match=r"/(results|\.snakemake): cannot be written \("):
-        locks.acquire_lock()
-
-
 @contextlib.contextmanager
-def read_only(folder: Path, is_disk: bool) -> Iterator[None]:
-    """A folder in which nobody may write; of a disk of its own, not even root."""
-    if is_disk:
-        subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    else:
-        Path("results").chmod(0o555)
-    try:
-        yield
-    finally:
+def read_only(study_in: Callable[[Path, Path], Study], finished: Path, folder: Path) -> Iterator[Study]:
+    """A study in a working directory in which nobody may write; if it is a disk of its own, not even root."""
+    folder.mkdir()
+    with disk(folder, 16) as is_disk, contextlib.ExitStack() as undo:
+        study = study_in(finished, folder)
+        undo.enter_context(small.inside(folder))  # and leave the disk
         if is_disk:
-            subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+            subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+            undo.callback(subprocess.run, ["mount", "-o", "remount,rw", str(folder)], check=True)
         else:
-            Path("results").chmod(0o755)
+            Path("results").chmod(0o555)
+            undo.callback(Path("results").chmod, 0o755)
+        yield study
+
+
+@pytest.mark.fault("E4")
+def test_e4_a_folder_that_cannot_be_written_is_refused_at_once(finished, tmp_path, capsys):
+    with read_only(small.begun, finished, tmp_path / "project") as study:
+        assert call("check") == 2
+        assert "results/small" in (message := told(capsys)) and "make it writable, or work in another" in message
+        assert call("train", "--run", study.needed[0].path) == 2
+        assert "make it writable" in told(capsys)
+        with pytest.raises(UserError, match=r"/(results|\.snakemake): cannot be written \("):
+            locks.acquire_lock()
 
 
 @pytest.mark.fault("E15")
-def test_e15_a_finished_study_is_read_where_nothing_may_be_written(finished, tmp_path, capsys, monkeypatch):
-    (tmp_path / "project").mkdir()
-    with disk(tmp_path / "project", 16) as is_disk:
-        small.copied(finished, tmp_path / "project")
-        monkeypatch.chdir(tmp_path / "project")
-        try:
-            with read_only(tmp_path / "project", is_disk):
-                for step in ("plan", "verify", "claims"):
-                    assert call(step) == 0, capsys.readouterr().err
-                assert call("report", "--out", str(tmp_path / "elsewhere")) == 0
-                assert call("report") == 2 and "make it writable" in told(capsys)
-        finally:
-            monkeypatch.chdir(finished)
-    page = Path("results/small/report/index.html").read_bytes()
-    assert (tmp_path / "elsewhere" / "index.html").read_bytes() == page
+def test_e15_a_finished_study_is_read_where_nothing_may_be_written(finished, tmp_path, capsys):
+    with read_only(small.copied, finished, tmp_path / "project"):
+        for step in ("plan", "verify", "claims"):
+            assert call(step) == 0, capsys.readouterr().err
+        assert call("report", "--out", str(tmp_path / "elsewhere")) == 0
+        assert call("report") == 2 and "make it writable" in told(capsys)
+    page = finished / "results" / "small" / "report" / "index.html"
+    assert (tmp_path / "elsewhere" / "index.html").read_bytes() == page.read_bytes()
 
 
 # --- places and environments ----------------------------------------------------------------------------------------
-
-
 ODD = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TMPDIR": "/nonexistent", "TZ": "Odd/Zone+13:47",
        "MPLBACKEND": "TkAgg", "PYTHONHASHSEED": "2", "OPENBLAS_NUM_THREADS": "2"}  # fmt: skip
 WITH_ENCODING_ERRORS = """

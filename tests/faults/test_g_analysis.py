@@ -180,10 +180,8 @@ PAYLOADS = [
 
 def poisoned(study: Study, text: str) -> Study:
     """The study with a text in every field that people write."""
-    experiments = tuple(
-        dataclasses.replace(one, title=text, caption=text, artefact=f"{text}{number}")
-        for number, one in enumerate(study.experiments)
-    )
+    experiments = tuple(dataclasses.replace(one, title=text, caption=text, artefact=f"{text}{number}")
+        for number, one in enumerate(study.experiments))  # fmt: skip
     datasets = {
         name: dataclasses.replace(one, title=text, source=text, licence=text) for name, one in study.datasets.items()
     }

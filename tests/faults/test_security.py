@@ -25,10 +25,8 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 RULES = [ROOT / "Snakefile", ROOT / "workflow" / "Snakefile", *sorted((ROOT / "workflow" / "rules").glob("*.smk"))]
 
 
-NEEDED = {
-    **dict.fromkeys(("np.load", "np.save", "np.savez", "read_array"), ("allow_pickle", False)),
-    "torch.load": ("weights_only", True),
-}
+NEEDED = {**dict.fromkeys(("np.load", "np.save", "np.savez", "read_array"), ("allow_pickle", False)),
+    "torch.load": ("weights_only", True)}  # fmt: skip
 WRITERS = {  # modules that may open files for writing: everything else goes through artefacts
     "artefacts": "the one that writes",
     "locks": "the lock of the workflow and the lease of a run",

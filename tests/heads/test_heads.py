@@ -124,10 +124,11 @@ def test_extreme_logits(name: str, options: dict[str, Any], values: list[float])
     torch.testing.assert_close(nll_N.double(), exact_N, rtol=1e-5, atol=scale + 0.2 * (name == "relu"))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-@pytest.mark.parametrize("whole", [False, True], ids=["hidden states", "head"])
+@pytest.mark.parametrize(
+    ("dtype", "whole"), [(torch.bfloat16, True), (torch.float16, False)], ids=["bf16 head", "fp16 hidden states"]
+)
 @every_case
-def test_half_precision(name: str, options: dict[str, Any], whole: bool, dtype: torch.dtype) -> None:
+def test_half_precision(name: str, options: dict[str, Any], dtype: torch.dtype, whole: bool) -> None:
     """Half-precision hidden states, or a whole head, under autocast: only the given numbers are rounded."""
     options = FEW_PARAMETERS.get(name, {}) | options
     head = make(name, options).to(dtype if whole else torch.float32)

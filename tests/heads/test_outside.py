@@ -61,11 +61,8 @@ def test_the_worked_example_trains_and_has_a_row(ready: Path, place: Path, capsy
     collect_to(tiny, folder)
     contents.write(tiny, folder)
     with (folder / "tables" / "parthiban2021-table2.csv").open(encoding="utf-8") as table:
-        shown = {
-            (row["dataset"], row["row"]): row["measured"]
-            for row in csv.DictReader(table)
-            if row["column"] == "Test perplexity"
-        }
+        shown = {(row["dataset"], row["row"]): row["measured"] for row in csv.DictReader(table)
+            if row["column"] == "Test perplexity"}  # fmt: skip
     assert 1 < float(shown["tiny", "toy"]) < 40  # words
     assert artefacts.read_json(folder / "page.json")["heads"]["toy"] == "Tanhmax"
     looks = plots.styles(["softmax", "toy", *map(str, range(7))], tiny)

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_runs
 import torch
+from small import flip
 from softmax_bottleneck.jobs import locks, outcome_record, processes, resumable, workflow
 from softmax_bottleneck.jobs.interrupt import Stop, StoppedError, TimeLimit, stopped_with_workflow
 from softmax_bottleneck.jobs.resumable import Options
@@ -79,6 +80,7 @@ SAVE_POINTS = [
 @pytest.mark.fault("A2")
 @pytest.mark.parametrize(("module", "function", "where"), SAVE_POINTS, ids=[point[2] for point in SAVE_POINTS])
 @pytest.mark.parametrize("save", [1, 3])
+@ONE
 def test_killed_inside_the_save(kind, alone, tmp_path, monkeypatch, module, function, where, save):
     calls, original = [], getattr(module, function)
 
@@ -122,15 +124,8 @@ def test_a_state_is_saved_every_five_minutes_and_a_step(kind, tmp_path, monkeypa
 def test_killed_between_the_end_and_the_record(kind, alone, tmp_path, monkeypatch):
     """Before each of its files gets its name; nothing is done again."""
     for doomed in kind.last_files:
-        original = artefacts.write_with
-
-        def dies(path: Path, write: Any, doomed: str = doomed, original: Any = original) -> str:
-            if path.match(doomed):
-                raise Kill
-            return original(path, write)
-
         with monkeypatch.context() as patch:
-            patch.setattr(artefacts, "write_with", dies)
+            tiny_runs.dies_writing(patch, doomed)
             if doomed != kind.last_files[0]:
                 patch.setattr(resumable.Session, "step", die)
             with pytest.raises(Kill):
@@ -160,17 +155,6 @@ def test_a_full_disk_leaves_the_old_state(kind, alone, tmp_path, monkeypatch):
 
 
 # --- damaged and foreign files --------------------------------------------------------------------------------------
-def flip(path: Path) -> None:
-    """One bit of the middle; of a state, of its largest tensor, because between tensors there is nothing to damage."""
-    data, middle = bytearray(path.read_bytes()), 0
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            content = archive.read(max(archive.infolist(), key=lambda entry: entry.file_size))
-        middle = data.index(content) + len(content) // 2
-    data[middle or len(data) // 2] ^= 4
-    path.write_bytes(data)
-
-
 def flip_and_forge(path: Path) -> None:
     flip(path)
     artefacts.sidecar(path).write_text(artefacts.sha256_file(path) + "\n", encoding="utf-8")

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small
@@ -12,10 +11,9 @@ from softmax_bottleneck.jobs import processes, workflow
 from softmax_bottleneck.records import collection, records
 from softmax_bottleneck.report import contents, page
 from softmax_bottleneck.steps.measure import measure
-from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
-from tiny_runs import Kill
+from tiny_runs import Kill, dies_writing
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,11 +30,8 @@ def home(study: Study) -> Path:
     return study.store.study_folder(study.name)
 
 
-MEASURING_FILES = {
-    "evaluate": ("hidden.npz", "topk.json", "measure.json"),
-    "spectrum": ("spectrum.npz", "rank.json"),
-    "wordsim": ("wordsim.json",),
-}
+MEASURING_FILES = {"evaluate": ("hidden.npz", "topk.json", "measure.json"), "spectrum": ("spectrum.npz", "rank.json"),
+    "wordsim": ("wordsim.json",)}  # fmt: skip
 LATER_STEPS: dict[str, tuple[Callable[[Study, str], object], tuple[str, ...]]] = {
     **{
         step: (lambda study, path, step=step: measure(study, path, small.quiet, only=step), files)
@@ -57,14 +52,7 @@ def test_killed_in_a_later_step_only_that_step_is_done_again(study, monkeypatch,
     before = small.tree(Path("results"))
     for doomed in files[:1] if name == "render" else sorted({files[0], files[-1]}):
         with monkeypatch.context() as patch:
-            original = artefacts.write_with
-
-            def dies(target: Path, write: Any, doomed: str = doomed, original: Any = original) -> str:
-                if target.name == doomed:
-                    raise Kill
-                return original(target, write)
-
-            patch.setattr(artefacts, "write_with", dies)
+            dies_writing(patch, doomed)
             with pytest.raises(Kill):
                 call(study, path)
         call(study, path)

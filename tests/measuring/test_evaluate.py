@@ -106,7 +106,7 @@ def test_probabilities_that_do_not_sum_to_one_are_an_error(monkeypatch):
         perplexity.predict(language_model, perplexity.hidden_states(language_model, CORPUS.test, 12))
 
 
-@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize(("built", "streams"), [("softmax", 1), ("mos", 3)], indirect=["built"])
 def test_perplexities_of_all_splits(built, streams):
     run, language_model = built
     log_p = perplexity.predict(language_model, perplexity.hidden_states(language_model, CORPUS.test, 12)).log_p_T

@@ -32,13 +32,13 @@ def folder_of(study: Study) -> Path:
     return study.store.run_folder(study.needed[0].path)
 
 
-@pytest.mark.parametrize(("name", "steps"), [
-    ("measured.json", []),
-    ("measure.json", ["evaluate"]),  # the same bits again: the spectrum stays
-    ("hidden.npz", ["evaluate"]), ("topk.json", ["evaluate"]), ("spectrum.npz", ["spectrum"]),
-    ("rank.json", ["spectrum"]), ("wordsim.json", ["wordsim"]),
+@pytest.mark.parametrize(("name", "steps", "damage"), [
+    ("measured.json", [], Path.unlink), ("measured.json", [], small.flip),
+    ("measure.json", ["evaluate"], small.flip),  # the same bits again: the spectrum stays
+    ("hidden.npz", ["evaluate"], Path.unlink), ("topk.json", ["evaluate"], small.flip),
+    ("spectrum.npz", ["spectrum"], small.flip), ("rank.json", ["spectrum"], Path.unlink),
+    ("wordsim.json", ["wordsim"], Path.unlink),
 ])  # fmt: skip
-@pytest.mark.parametrize("damage", [Path.unlink, small.flip])
 def test_only_a_step_with_a_missing_or_damaged_file_is_repeated(study, called, name, steps, damage):
     folder = folder_of(study)
     before = small.tree(folder)

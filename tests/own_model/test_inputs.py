@@ -199,20 +199,15 @@ def test_a_file_cut_short_before_it_is_read(name: str) -> None:
         shard.read()
 
 
-SOUND = {
-    "x.npy": saved(VALUES[:6]),
-    "x.npz": npz(zipfile.ZIP_DEFLATED),
-    "x.safetensors": save({"x": torch.from_numpy(VALUES[:6])}),
-}
+SOUND = {"x.npy": saved(VALUES[:6]), "x.npz": npz(zipfile.ZIP_DEFLATED),
+    "x.safetensors": save({"x": torch.from_numpy(VALUES[:6])})}  # fmt: skip
 
 
 @pytest.mark.fault("H3")
 @settings(max_examples=80, derandomize=True, deadline=None)
-@given(
-    name=st.sampled_from(sorted(SOUND)),
+@given(name=st.sampled_from(sorted(SOUND)),
     edits=st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=4)), min_size=1, max_size=3),
-    cut=st.none() | st.integers(0, 400),
-)
+    cut=st.none() | st.integers(0, 400))  # fmt: skip
 def test_any_bytes_are_numbers_or_one_line(name: str, edits: list[tuple[int, bytes]], cut: int | None) -> None:
     data = SOUND[name]
     for place, new in edits:

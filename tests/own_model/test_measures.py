@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import log_softmax, softmax
 from softmax_bottleneck.own_model import inputs, log_probs, measures, rank
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import read
@@ -17,14 +18,9 @@ def analyse(**options: Any) -> rank.Result:
     return rank.rank(read(inputs.Request, layer, "test"), lambda line: None, Path("export"))
 
 
-def probabilities(scores: np.ndarray) -> np.ndarray:
-    p = np.exp(scores - scores.max(1, keepdims=True))
-    return p / p.sum(1, keepdims=True)
-
-
 def test_centred_spectra_are_those_of_the_centred_matrix(files) -> None:
     h, w, b, _ = (array.astype(float) for array in files)
-    log_p = np.log(probabilities(h @ w.T + b))
+    log_p = log_softmax(h @ w.T + b, 1)
     rows = log_p - log_p.mean(1, keepdims=True)
     found = analyse().measures
     for name, centred, width in (("rows", rows, D + 1), ("both", rows - rows.mean(0), D)):
@@ -46,7 +42,7 @@ def test_gradients_are_those_of_the_loss_through_every_head(files, head: str) ->
             2.5 - 1.5 / (1 + np.exp(-logits - 1.5)),
         ),
     }[head]
-    gradient = ((probabilities(scores) - np.eye(V)[y]) * slope)[y >= 0]
+    gradient = ((softmax(scores, 1) - np.eye(V)[y]) * slope)[y >= 0]
     share = np.linalg.norm(gradient @ w @ np.linalg.pinv(w), axis=1) / np.linalg.norm(gradient, axis=1)
     found = analyse(head=head, targets="y.npy").measures.gradient
     assert found.contexts == (y >= 0).sum()

@@ -61,19 +61,6 @@ def test_without_transformers_a_text_cannot_be_read(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A random model of 128 words and width 4, in windows of 64 characters, in place of any saved model."""
-    vectors, layer = torch.nn.Embedding(128, 4), torch.nn.Linear(4, 128)
-    tokenizer = SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[*text.encode()]), id_to_token=str)
-
-    def model(input_ids: torch.Tensor, use_cache: bool) -> SimpleNamespace:
-        return SimpleNamespace(logits=layer(vectors(input_ids)))
-
-    opened = saved_model.OpenModel(Path("m"), torch, model, tokenizer, layer, words=128, window=64)
-    monkeypatch.setattr(saved_model, "open_model", lambda path, text: opened)
-
-
-@pytest.fixture
 def small_model(monkeypatch: pytest.MonkeyPatch) -> torch.nn.Linear:
     """The output layer of a random model with 128 input vectors, read with a tokenizer of bytes."""
     vectors, layer = torch.nn.Embedding(128, 4), torch.nn.Linear(4, 128)
@@ -90,11 +77,8 @@ def small_model(monkeypatch: pytest.MonkeyPatch) -> torch.nn.Linear:
         def get_output_embeddings(self) -> torch.nn.Linear:
             return layer
 
-    tokenizer = SimpleNamespace(
-        encode=lambda text: SimpleNamespace(ids=[*text.encode()]),
-        id_to_token=str,
-        get_vocab=lambda: {str(n): n for n in range(256)},
-    )
+    tokenizer = SimpleNamespace(encode=lambda text: SimpleNamespace(ids=[*text.encode()]), id_to_token=str,
+        get_vocab=lambda: {str(n): n for n in range(256)})  # fmt: skip
     monkeypatch.setattr(saved_model, "_load", lambda path: (torch, Model(), tokenizer))
     return layer
 
@@ -114,7 +98,7 @@ def test_a_byte_order_mark_is_no_token(small_model: torch.nn.Linear) -> None:
     assert artefacts.read_json(Path("out/rank.json"))["contexts"] == 6
 
 
-def test_an_export_deletes_only_arrays_of_an_earlier_export(folder: Path, stand_in: None) -> None:
+def test_an_export_deletes_only_arrays_of_an_earlier_export(folder: Path, small_model) -> None:
     """Even if the model and a user's own hidden states lie in the same folder."""
     Path("out").mkdir()
     export = folder.rename("out/export")
@@ -128,7 +112,7 @@ def test_an_export_deletes_only_arrays_of_an_earlier_export(folder: Path, stand_
     assert sorted(path.name for path in export.glob("hidden-*.npy")) == ["hidden-1.npy", "hidden-9.npy"]
 
 
-def test_models_whose_names_have_dots_have_a_folder_each(folder: Path, stand_in: None) -> None:
+def test_models_whose_names_have_dots_have_a_folder_each(folder: Path, small_model) -> None:
     shutil.copytree(folder, "Model-0.5B"), folder.rename("Model-0.5B-Instruct"), Path("Model-0.5B.Q4.gguf").touch()
     for name in ("Model-0.5B", "Model-0.5B-Instruct", "Model-0.5B.Q4.gguf"):
         assert main(["rank", "--model", name, "--text", "text.txt", "--seconds", "0"]) == 0

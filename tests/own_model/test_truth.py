@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import naive_heads
 import numpy as np
 import pytest
 import small
 from softmax_bottleneck.corpora import corpus as corpora
+from softmax_bottleneck.corpora import ngram
 from softmax_bottleneck.records import collection, verify
 from softmax_bottleneck.report.claims.known_distributions import wide
 from softmax_bottleneck.steps import fit, synthetic
@@ -33,33 +35,22 @@ def planned(place: Path, **changes: Any) -> Study:
     return small.load(place, small.values(fits={"price": PLAN | changes}, experiments={"price-table": {}}))
 
 
-def test_the_step_keeps_the_most_probable_tokens_of_a_hand_made_bigram_model(place):
+def test_the_step_keeps_the_most_probable_tokens_of_a_bigram_model(place):
+    """Of the contexts that it draws; tests/corpora has the probabilities by hand."""
     study = planned(place)
     wanted = study.truths[0]
     step.truth(study, wanted.path, small.quiet)
     folder = study.store.fits_folder(f"truths/{wanted.path}")
     arrays, facts = artefacts.read_npz(folder / "truth.npz"), artefacts.read_json(folder / "truth.json")["facts"]
     corpus = corpora.load(study.store.tokens_folder("tiny"))
-    pairs = np.zeros((40, 40))
-    np.add.at(pairs, (corpus.train[:-1], corpus.train[1:]), 1)
-    kinds = (pairs > 0).sum(0)  # distinct words before each word
-    low = np.maximum(kinds - discount(kinds), 0) / kinds.sum()
-    low += discount(kinds) * (kinds > 0).sum() / kinds.sum() / 40
-    rest = discount(pairs)
-    total = pairs.sum(1, keepdims=True)
-    high = np.maximum(pairs - rest, 0) / total + rest * (pairs > 0).sum(1, keepdims=True) / total * low
     starts = np.random.default_rng(derive(wanted.seed, "contexts")).integers(0, len(corpus.test) - 128 + 1, 2)
     before = corpus.test[np.concatenate([np.arange(start + 96, start + 128) for start in starts])[:40]]
-    expected, kept = high[before], arrays["token_M"]
+    expected = np.exp(ngram.log_probs(ngram.estimate(corpus.train, 40, 2), before[:, None], 40))
+    kept = arrays["token_M"]
     left_out = np.setdiff1d(np.arange(40), kept)
     assert facts["tokens"] == 40 and expected.mean(0)[left_out].max() <= expected.mean(0)[kept].min() + 1e-6
     assert facts["kept_mass"] == pytest.approx(expected[:, kept].sum(1).mean(), abs=1e-6)
     assert np.allclose(arrays["p_NM"], expected[:, kept] / expected[:, kept].sum(1, keepdims=True), atol=1e-6)
-
-
-def discount(counts: np.ndarray) -> float:
-    once, twice = (counts == 1).sum(), (counts == 2).sum()
-    return float(once / (once + 2 * twice))
 
 
 def test_fits_use_the_best_step_size_of_the_search(place):
@@ -78,11 +69,8 @@ def test_fits_use_the_best_step_size_of_the_search(place):
     best = tried.idxmin(axis=1)
     own = fits[fits["rate"].isna() & fits["updates"].isna()]
     assert set(zip(own["model"], own["d"], strict=True)) == {("softmax", 2), ("softmax", 4), ("mos", 4)}
-    assert (
-        (own["learning_rate"] == own["model"].map(best)).all()
-        and own["update_ms"].gt(0).all()
-        and own["seed"].eq(1).all()
-    )
+    assert ((own["learning_rate"] == own["model"].map(best)).all() and own["update_ms"].gt(0).all()
+        and own["seed"].eq(1).all())  # fmt: skip
     longer = fits[fits["updates"] == 24]
     assert (longer.set_index("model")["kl_nats"] < tried.min(axis=1)).all()
     assert (own["kl_top_1"] <= own["kl_top_10"]).all() and (own["kl_top_10"] <= own["kl_nats"] + 1e-6).all()
@@ -128,12 +116,6 @@ def test_a_truth_of_a_run_needs_its_run_and_has_its_probabilities(place):
     folder = study.store.run_folder(run.path)
     hidden = artefacts.read_npz(folder / "hidden.npz")["hidden_TD"].astype(np.float64)
     start = np.random.default_rng(derive(wanted.seed, "contexts")).integers(0, len(hidden) - 128 + 1, 1)[0]
-    weights = {name: value.double().numpy() for name, value in load_weights(folder).items()}
-    for row, position in zip(arrays["p_NM"], range(start + 96, start + 104), strict=True):
-        h = hidden[position]
-        latent = np.tanh(weights["head.latent.weight"] @ h + weights["head.latent.bias"]).reshape(2, -1)
-        logits = latent @ weights["head.decoder.weight"].T + weights["head.decoder.bias"]
-        softmaxes = np.exp(logits - logits.max(1, keepdims=True))
-        scores = np.exp(weights["head.prior.weight"] @ h)
-        p = scores / scores.sum() @ (softmaxes / softmaxes.sum(1, keepdims=True))
-        assert np.allclose(row, p[arrays["token_M"]], atol=1e-5)
+    weights = {name.removeprefix("head."): value.double().numpy() for name, value in load_weights(folder).items()}
+    log_p = naive_heads.log_probs("mos", run.head.options, {}, weights, hidden[start + 96 : start + 104])
+    assert np.allclose(arrays["p_NM"], np.exp(log_p)[:, arrays["token_M"]], atol=1e-5)

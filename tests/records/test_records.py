@@ -21,10 +21,8 @@ def study(place: Path):
 
 def states(study) -> dict[str, tuple[str, str]]:
     found = collection.collect(study).states
-    return {
-        path: (state, reason)
-        for path, state, reason in zip(found["path"], found["state"], found["reason"], strict=True)
-    }
+    return {path: (state, reason)
+        for path, state, reason in zip(found["path"], found["state"], found["reason"], strict=True)}  # fmt: skip
 
 
 def test_every_number_of_a_run_becomes_one_row(study) -> None:

@@ -122,8 +122,8 @@ def test_intervals_of_correlations_and_shares_are_scipys() -> None:
     assert ends(found) == pytest.approx((math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)))
     assert found.spread == pytest.approx(1 - rho**2)
     wilson, hits = stats.binomtest(17, 20).proportion_ci(0.95, "wilson"), [1.0] * 17 + [0.0] * 3
-    assert ends(estimate(intervals.wilson, hits)) == pytest.approx(tuple(wilson))
-    assert estimate(intervals.wilson, hits).spread == pytest.approx(np.std(hits))
+    found = estimate(intervals.wilson, hits)
+    assert (*ends(found), found.spread) == pytest.approx((*wilson, np.std(hits)))
 
 
 @pytest.mark.parametrize(
@@ -344,11 +344,8 @@ def test_a_pair_of_equal_size_settles_a_confounded_one(equal: str) -> None:
 
 
 # Heads of published-gpu have as many epochs as fit into the time, so that its claims are confounded, and said to be.
-SHIPPED = sorted(
-    file
-    for file in (paths.ROOT / "config").glob("*.yaml")
-    if "\nstudy:" in file.read_text("utf-8") and file.stem != "published-gpu"
-)
+SHIPPED = sorted(file for file in (paths.ROOT / "config").glob("*.yaml") if "\nstudy:" in file.read_text("utf-8")
+    and file.stem != "published-gpu")  # fmt: skip
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
@@ -367,10 +364,8 @@ def test_what_is_compared_differs_in_its_heads_or_as_in_the_paper(file: Path) ->
                 assert all(one.holds for one in found if one.code is Code.SETTINGS), claim.id
 
 
-@pytest.mark.parametrize(
-    ("setting", "verdict"),
-    [("learning_rate: 10", REPRODUCED), ("learning_rate: 5", CONFOUNDED), ("epochs: 5", CONFOUNDED)],
-)
+@pytest.mark.parametrize(("setting", "verdict"),
+    [("learning_rate: 10", REPRODUCED), ("learning_rate: 5", CONFOUNDED), ("epochs: 5", CONFOUNDED)])  # fmt: skip
 def test_a_head_that_is_trained_otherwise_is_not_compared(tmp_path: Path, setting: str, verdict: str) -> None:
     text = fake.STUDY.replace("models:\n", f"  - when: {{model: mos}}\n    schedule: {{{setting}}}\nmodels:\n")
     records = examples.records_of(ppl(softmax=57, mos=55))
@@ -565,10 +560,8 @@ def published_rows(corpus: str) -> list[examples.Row]:
 
     for name in ("table2", "table3", "table5"):
         take(name, wanted=lambda row: row["std"])
-    take(
-        "sm_table10" if corpus == "ptb" else "sm_table11",
-        wanted=lambda r: r["model"].endswith("-nt") or r["model"] == "moc",
-    )
+    take("sm_table10" if corpus == "ptb" else "sm_table11", wanted=lambda r: r["model"].endswith("-nt")
+        or r["model"] == "moc")  # fmt: skip
     take("sm_table3", condition=lambda row: row["condition"], wanted=lambda row: row["model"] in ("moc", "mos"))
     take("table6", wanted=lambda row: row["metric"] != "rank_press")
     take("figure3", condition=lambda row: row["condition"])
@@ -587,11 +580,8 @@ def published_records(corpus: str) -> Records:
     dataset, corpus = corpus, corpus.replace("wikitext-2", "wt2")
     rows = published_rows(corpus)
     models = {row[0] for row in rows}
-    sizes = {
-        row["model"]: float(row["value"])
-        for row in read("table2")
-        if (row["dataset"], row["metric"]) == (corpus, "params_m")
-    }
+    sizes = {row["model"]: float(row["value"]) for row in read("table2")
+        if (row["dataset"], row["metric"]) == (corpus, "params_m")}  # fmt: skip
     sizes |= {"mos-fair": 17.53, "softmax-fair": 17.56, "lms-plif-frozen": sizes["softmax"]}
     sizes |= dict.fromkeys((model for model in models if model.startswith("gss-grid")), sizes["gss"])
     facts = {f"{model} parameters": millions * 1e6 for model, millions in sizes.items()}

@@ -98,11 +98,8 @@ def study(name: str, claims: list[dict[str, Any]], *rows: examples.Row, hardware
 
 def test_columns_are_corpora_and_have_the_verdicts_of_all_their_studies() -> None:
     place = examples.CORPUS
-    own = [
-        entry(UNDECIDED, dataset=place),
-        entry(CANNOT, 0, "k-helps", place),
-        entry(REPRODUCED, 5, "rebuilding", "synthetic"),
-    ]
+    own = [entry(UNDECIDED, dataset=place), entry(CANNOT, 0, "k-helps", place),
+        entry(REPRODUCED, 5, "rebuilding", "synthetic")]  # fmt: skip
     archived = [entry(REPRODUCED, dataset=place), entry(REPRODUCED, 5, "not-of-this-study", place)]
     again = [entry(NOT_REPRODUCED, dataset=place)]
     fits = [entry(NOT_REPRODUCED, 5, "rebuilding", "synthetic"), entry(CANNOT, 0, "k-helps", place)]
@@ -149,10 +146,8 @@ def test_a_recommendation_needs_equal_size_equal_search_and_holms_correction() -
     def advice(*studies: FinishedStudy) -> dict[str, Any]:
         return next(row for row in head_table(studies)["rows"] if row["label"] == "MoS")
 
-    ptb, small, wt2 = (
-        trained(name, name, softmax=Trained(ppl=near(50)), mos=mos(level))
-        for name, level in (("ptb", 45), ("ptb-small", 46), ("wt2-small", 53))
-    )
+    ptb, small, wt2 = (trained(name, name, softmax=Trained(ppl=near(50)), mos=mos(level))
+        for name, level in (("ptb", 45), ("ptb-small", 46), ("wt2-small", 53)))  # fmt: skip
     both = advice(ptb, small)
     assert (both["advice"], both["lower"], both["higher"]) == ("better", "Ptb", "")
     assert both["gain"] == "−10.0 to −8.0" and "n = 3" in both["basis"] and "0 of 2" in both["basis"]

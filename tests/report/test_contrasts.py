@@ -129,11 +129,8 @@ def test_contrasts_that_a_study_declares_are_named() -> None:
 
 
 def test_a_diverged_run_is_never_best_and_leaves_no_interval() -> None:
-    fails = study(
-        softmax=Trained(ppl=near(50)),
-        mos=Trained(head="mos", ppl=[30, 30, math.inf]),
-        mos_r10=Trained(head="mos", ppl=near(45), rate=10),
-    )
+    fails = study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=[30, 30, math.inf]),
+        mos_r10=Trained(head="mos", ppl=near(45), rate=10))  # fmt: skip
     assert only([fails]).model.choice.value == 10
     alone = study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=[30, 31, 32, math.inf]))
     found = only([alone])
@@ -176,10 +173,8 @@ def study_pair(machine: str, ratio: float) -> list:
 
 
 def test_settings_differ_in_width_and_epochs_and_not_in_inner_width() -> None:
-    models = {
-        f"{head}_{width}_{epochs}": Trained(head=head, ppl=near(50), width=width, epochs=epochs)
-        for head, width, epochs in product(("softmax", "mos"), (32, 64), (10, 20))
-    }
+    models = {f"{head}_{width}_{epochs}": Trained(head=head, ppl=near(50), width=width, epochs=epochs)
+        for head, width, epochs in product(("softmax", "mos"), (32, 64), (10, 20))}  # fmt: skip
     inner = {"parameters": 1.2e6}
     wide = study("wide", mos=Trained(head="mos", ppl=near(40), inner=256, metrics=inner))
     found = contrasts.against_baseline(contrasts.samples([study("many", **models), wide]), "MoS", MOS, SOFTMAX)

@@ -256,11 +256,8 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
                 facts = re.sub(r"\b(\d+)\.0\b", r"\1", facts)  # 0 and 0.0 are one setting
                 facts = facts.replace("{'learned_shift': False}", "{}")  # older archives lack it
                 runs.add((facts, row["seed"], row["hardware"]))
-    assert shown["counts"] == {
-        "archives": len(archive.files()),
-        "studies": len({one.study for one in studies}),
-        "runs": len(runs),
-    }
+    assert shown["counts"] == {"archives": len(archive.files()), "studies": len({one.study for one in studies}),
+        "runs": len(runs)}  # fmt: skip
     assert [one["kind"] for one in shown["findings"]] == 3 * ["rates exploratory"] + 3 * ["exploratory"]
 
 
@@ -322,12 +319,8 @@ def test_the_picture_has_a_dot_per_head_in_the_setting_with_the_most_heads() -> 
 
 
 def test_the_picture_is_to_scale_and_its_labels_cover_nothing() -> None:
-    facts = [
-        ("Softmax", 10, 0, 0, 0),
-        ("a head", 100, -5, -6, -4),
-        ("another", 101, -5.1, -6, -4),
-        ("MoS", 1e3, 5, 5, 5),
-    ]
+    facts = [("Softmax", 10, 0, 0, 0), ("a head", 100, -5, -6, -4), ("another", 101, -5.1, -6, -4),
+        ("MoS", 1e3, 5, 5, 5)]  # fmt: skip
     dots = [scatter.Dot(*one, is_fair=True) for one in facts]
     svg = ElementTree.fromstring(scatter.Scatter([scatter.Panel("A corpus", "n = 3", dots)]).svg())
     name = "{http://www.w3.org/2000/svg}"

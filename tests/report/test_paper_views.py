@@ -76,12 +76,8 @@ def figure(made, name: str) -> tuple[views.Figure, list[dict[str, str]]]:
 
 
 def flat(one: cells.Table) -> list[tuple[str, str, str, cells.Cell]]:
-    return [
-        (section.dataset, row.key, column, cell)
-        for section in one.sections
-        for row in section.rows
-        for column, cell in zip(section.columns, row.cells, strict=True)
-    ]
+    return [(section.dataset, row.key, column, cell) for section in one.sections for row in section.rows
+        for column, cell in zip(section.columns, row.cells, strict=True)]  # fmt: skip
 
 
 def test_all_tables_and_figures_are_planned() -> None:
@@ -149,11 +145,8 @@ def test_the_measured_correlation_is_that_of_scipy(made) -> None:
     pairs = np.array(
         [(fake.perplexities(study.run(r.path))["test_ppl"], fake.rank_of(study.run(r.path))) for r in runs]
     )
-    (own,) = (
-        c
-        for d, row, column, c in flat(table(made, "figure2-correlation"))
-        if (d, row) == ("ptb", "all") and "runs" in column
-    )
+    (own,) = (c for d, row, column, c in flat(table(made, "figure2-correlation")) if (d, row) == ("ptb", "all")
+        and "runs" in column)  # fmt: skip
     assert own.measured.mean == pytest.approx(stats.pearsonr(*pairs.T).statistic, abs=1e-9)
     assert "n = 72" in own.note and not own.gap
 

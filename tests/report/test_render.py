@@ -38,7 +38,7 @@ def test_a_number_is_printed_with_its_seeds_files_and_hashes(study, capsys) -> N
 def test_the_numbers_of_a_table_are_listed_by_its_name_in_the_paper(study, capsys) -> None:
     collection.collect_to(study, study.store.study_folder(study.name))
     table = next(one for one in study.experiments if one.id == "parthiban2021-table2")
-    mean = np.mean([fake.perplexities(run)["test_ppl"] for run in study.needed if run.model == "mos"])
+    mean = np.mean(fake.ppls_of(study, "mos"))
     for name in ("Table 2", table.id):
         assert main(["number", "--study", "study.yaml", name]) == 0
         first, *lines = capsys.readouterr().out.splitlines()

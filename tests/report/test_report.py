@@ -99,10 +99,8 @@ def test_a_large_file_is_named_and_the_training_of_every_head_is_shown(finished,
     html = finished[2]
     assert 'id="training-curves"' in html
     monkeypatch.setattr(page, "MOST_EMBEDDED", 10)
-    assert (
-        page.csv_address("a,b\n1,2\n" * 9) == ""
-        and page.csv_address("a\n1\n") == "data:text/csv;charset=utf-8,a%0A1%0A"
-    )
+    assert (page.csv_address("a,b\n1,2\n" * 9) == ""
+        and page.csv_address("a\n1\n") == "data:text/csv;charset=utf-8,a%0A1%0A")  # fmt: skip
 
 
 def test_models_with_incomplete_runs_lead_the_list(place: Path) -> None:

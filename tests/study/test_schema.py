@@ -12,10 +12,8 @@ from softmax_bottleneck.store.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 BODY, SCHEDULE, MOS = ("settings", 0, "body"), ("settings", 0, "schedule"), ("models", "mos")
-FITS = {
-    **{"kind": "dirichlet", "alphas": [1], "words": [5.0], "widths": [2], "updates": 3, "learning_rate": 0.1},
-    "models": {"softmax": {"head": "softmax"}},
-}
+FITS = {**{"kind": "dirichlet", "alphas": [1], "words": [5.0], "widths": [2], "updates": 3, "learning_rate": 0.1},
+    "models": {"softmax": {"head": "softmax"}}}  # fmt: skip
 # Place of the value in the study, the value, and what the message names beside the file.
 STUDIES = [
     ((*BODY, "dropuot_input"), 0.1, ["settings.0.body", "'dropuot_input'", "'dropout_input'"]),

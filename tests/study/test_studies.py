@@ -52,10 +52,8 @@ def test_run_survives_its_json() -> None:
 
 def test_like_inherits_the_layers_of_the_whole_chain(tmp_path: Path) -> None:
     values = copy.deepcopy(NANO)
-    values["settings"] += [
-        {"when": {"model": "mos"}, "body": {"hidden_size": 12}},
-        {"when": {"model": "mos-nt"}, "schedule": {"optimizer": "nt-asgd"}},
-    ]
+    values["settings"] += [{"when": {"model": "mos"}, "body": {"hidden_size": 12}},
+        {"when": {"model": "mos-nt"}, "schedule": {"optimizer": "nt-asgd"}}]  # fmt: skip
     values["models"]["mos-nt"] = {"head": "mos", "like": "mos"}
     values["models"]["mos-nt-components"] = {"head": "mos", "like": "mos-nt", "grid": {"head.components": [1, 3]}}
     found = {run.model: run for run in load(tmp_path, values).runs}

@@ -12,10 +12,8 @@ from softmax_bottleneck.training.optim import ASGD
 
 WORDS, WIDTH = 50, 12
 SMALL = {"lms-plif": {"knots": 1000}, "moc": {"components": 3}, "mos": {"components": 3, "probability_floor": 1e-8}}
-BODIES = {
-    "awd-lstm": {"layers": 1, "dropout_weight": 0.5, "dropout_embedding": 0.1, "embedding_noise": 0.1},
-    "transformer": {"layers": 1, "attention_heads": 2},
-}
+BODIES = {"awd-lstm": {"layers": 1, "dropout_weight": 0.5, "dropout_embedding": 0.1, "embedding_noise": 0.1},
+    "transformer": {"layers": 1, "attention_heads": 2}}  # fmt: skip
 
 
 def update(model: LanguageModel, optimiser: ASGD, tokens_TB: torch.Tensor) -> torch.Tensor:

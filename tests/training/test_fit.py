@@ -9,6 +9,7 @@ import small
 import torch
 from fit_plans import DIRICHLET, LANGUAGE, LAW, units
 from scipy import optimize
+from scipy.special import log_softmax
 from scipy.stats import entropy
 from softmax_bottleneck.corpora import known_distributions as laws
 from softmax_bottleneck.corpora.language import make_language
@@ -35,11 +36,6 @@ def fitted(
     for number in range(updates):
         free_contexts.update([one], law, recipe, 1, number, CPU)
     return one
-
-
-def log_softmax(scores: np.ndarray) -> np.ndarray:
-    shifted = scores - scores.max(1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize(("alpha", "words"), [(0.05, 12), (1.0, 5), (20.0, 30)])
@@ -91,7 +87,7 @@ def test_one_update_is_the_gradient_of_the_exact_loss(monkeypatch):
     law = laws.dirichlet(0.5, 6, 9, seed=1)
     one = FreeContexts(Head("softmax"), 3, (9, 6), bias=False, seed=1, device=CPU)
     h, w = one.contexts_ND.detach().double().numpy(), one.head.decoder.weight.detach().double().numpy()
-    difference = np.exp(log_softmax(h @ w.T)) - law.p_NM  # d loss / d logits, mean weight one
+    difference = np.exp(log_softmax(h @ w.T, 1)) - law.p_NM  # d loss / d logits, mean weight one
     monkeypatch.setitem(free_contexts.CHUNK_CELLS, "cpu", 12)  # two rows at a time
     free_contexts.update([one], law, Recipe(0, False, 10, 0.1), 1, 0, CPU)
     # The first step of Adam is the sign of the gradient times the step size.
@@ -145,7 +141,7 @@ def test_theorem_1_no_softmax_is_nearer_than_the_tail_of_singular_values(width):
 
     def error(flat: np.ndarray) -> float:
         h, w = flat[: 25 * width].reshape(25, width), flat[25 * width :].reshape(10, width)
-        return float(np.sum((log_p - log_softmax(h @ w.T)) ** 2))
+        return float(np.sum((log_p - log_softmax(h @ w.T, 1)) ** 2))
 
     starts = [rng.standard_normal(35 * width) * scale for scale in (0.1, 1.0, 5.0)]
     nearest = optimize.minimize(error, starts[1], method="L-BFGS-B", options={"maxiter": 60})
@@ -161,10 +157,8 @@ def test_theorem_2_the_best_context_vector_gives_the_distribution_of_largest_ent
     w = one.head.decoder.weight.detach().double().numpy()
     log_q = np.concatenate(list(one.log_probs(4)))
     for p, q in zip(law.p_NM.astype(np.float64), log_q, strict=True):
-        constraints = [
-            {"type": "eq", "fun": lambda r: r.sum() - 1},
-            {"type": "eq", "fun": lambda r, p=p: w.T @ (r - p)},
-        ]
+        constraints = [{"type": "eq", "fun": lambda r: r.sum() - 1},
+            {"type": "eq", "fun": lambda r, p=p: w.T @ (r - p)}]  # fmt: skip
         largest = optimize.minimize(
             lambda r: float(np.sum(r * np.log(np.maximum(r, 1e-300)))), np.full(6, 1 / 6), bounds=[(1e-12, 1)] * 6,
             constraints=constraints, options={"maxiter": 500, "ftol": 1e-13},
@@ -180,19 +174,13 @@ def rows_of(unit: Unit, folder: Path, **options) -> list[dict]:
     return fitting.fit_unit(unit, folder / unit.path, folder / "laws" / unit.law_path, Options(**options))["rows"]
 
 
-def test_fits_do_not_depend_on_other_fits(tmp_path):
+def test_fits_do_not_depend_on_other_fits_and_are_not_made_again(tmp_path, monkeypatch):
     alone = units(LANGUAGE, widths=[3], models={"mos": LANGUAGE["models"]["mos"]})[0]
-    together = units(LANGUAGE)[0]
-    assert alone.law_id == together.law_id
-    one = rows_of(alone, tmp_path / "one")
-    more = rows_of(together, tmp_path / "all")
-    wanted = [row for row in one if row["model"] == "mos"]
-    assert wanted and [row for row in more if row["model"] == "mos" and ";d=3;" in row["condition"]] == wanted
-
-
-def test_done_fits_are_not_made_again(tmp_path, monkeypatch):
     few, more = units(LANGUAGE, widths=[3])[0], units(LANGUAGE, widths=[3, 8])[0]
+    assert alone.law_id == few.law_id
     before = rows_of(few, tmp_path)
+    wanted = [row for row in rows_of(alone, tmp_path / "alone") if row["model"] == "mos"]
+    assert wanted and [row for row in before if row["model"] == "mos"] == wanted
     made = []
     begin = fitting.Fitting._begin
     monkeypatch.setattr(fitting.Fitting, "_begin", lambda self, fit: made.append(fit.width) or begin(self, fit))
@@ -231,7 +219,8 @@ def known(log_p: np.ndarray) -> laws.KnownDistributions:
 def test_a_truth_of_rank_r_costs_a_softmax_with_biases_nothing_at_width_r_minus_2():
     """ln P = H W^T + b - ln Z has rank 3 + 2 = 5; one width less is not enough."""
     rng = np.random.default_rng(2)
-    log_p = log_softmax(2 * rng.standard_normal((40, 3)) @ rng.standard_normal((12, 3)).T + rng.standard_normal(12))
+    logits = 2 * rng.standard_normal((40, 3)) @ rng.standard_normal((12, 3)).T + rng.standard_normal(12)
+    log_p = log_softmax(logits, 1)
     assert np.linalg.matrix_rank(log_p) == 5
     law = known(log_p)
     exact, narrow = (fitted(law, "softmax", width, 1000, bias=True) for width in (3, 2))

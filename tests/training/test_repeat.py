@@ -78,9 +78,7 @@ def test_accuracies_are_those_of_argmax_by_hand() -> None:
 
 
 def test_the_search_prefers_fewer_updates_and_then_more_learned() -> None:
-    runs = [
-        {"status": "ok", "best_valid_loss_nats": 1.0, "steps": steps, "accuracy": share}
-        for steps, share in ((96, 0.99), (96, 0.5), (40, 1.0))
-    ]
+    runs = [{"status": "ok", "best_valid_loss_nats": 1.0, "steps": steps, "accuracy": share}
+        for steps, share in ((96, 0.99), (96, 0.5), (40, 1.0))]  # fmt: skip
     assert [math.exp(_loss(run, "steps")) for run in runs] == pytest.approx([96 * 1.01, 96 * 1.5, 40.0])
     assert _loss({"status": "diverged"}, "steps") == math.inf
