@@ -66,7 +66,7 @@ class Call:
     """One call of the command, always the same."""
 
     def __init__(self, study: Study, **environment: str) -> None:
-        self.study, self.folder = study, Store().run_folder(study.needed[0].path)
+        self.folder = Store().run_folder(study.needed[0].path)
         words = [*STEP, "reproduce", "--study", str(study.file), "--cores", "1"]
         self.process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
@@ -178,23 +178,27 @@ def killed_as_a_step_starts(study: Study) -> None:
     assert not (call.folder / "done.json").exists()
 
 
-def a_second_call(first: Call) -> None:
-    """A second call of the command exits without writing a byte; then the first one, held meanwhile, goes on."""
-    os.kill(trainer := first.trainer(), signal.SIGSTOP)
-    until(lambda: psutil.Process(trainer).status() == psutil.STATUS_STOPPED, first.process)
+def a_second_call(study: Study) -> None:
+    """The second call of the command exits without writing a byte; the first one is then interrupted."""
+    call = Call(study)
+    os.kill(trainer := call.trainer(), signal.SIGSTOP)
+    until(lambda: psutil.Process(trainer).status() == psutil.STATUS_STOPPED, call.process)
     before = small.tree(Path())
-    code, out, last = Call(first.study).ends()
-    assert code == 75 and out == "" and f"already running here (process {first.process.pid} " in last
+    second = Call(study)
+    code, out, last = second.ends()
+    assert code == 75 and out == "" and f"already running here (process {call.process.pid} " in last
     assert small.tree(Path()) == before
     os.kill(trainer, signal.SIGCONT)
+    call.process.send_signal(signal.SIGINT)
+    assert call.ends()[0] == 130
 
 
+IN_A_ROW = (everything_killed, a_second_call)
 ONE_BY_ONE = (trainer_killed, interrupted, budget_used_up, step_failed, snakemake_killed, killed_as_a_step_starts)
 
 
-def resumes(study: Study, undisturbed: dict[str, str], meanwhile: Callable[[Call], None] = lambda call: None) -> None:
-    meanwhile(call := Call(study))
-    code, out, _ = call.ends()
+def resumes(study: Study, undisturbed: dict[str, str]) -> None:
+    code, out, _ = Call(study).ends()
     assert code == 0 and "1/1" in out and "Report: " in out
     assert outcome(Path(), study) == undisturbed
     page = interim.interim_folder(study) / interim.PAGE
@@ -205,11 +209,12 @@ def resumes(study: Study, undisturbed: dict[str, str], meanwhile: Callable[[Call
 
 @pytest.mark.pipeline
 @pytest.mark.fault("A18", "A19", "A20")
-def test_the_same_command_resumes_after_a_kill(project: Study, undisturbed: dict[str, str]) -> None:
-    everything_killed(project)
-    assert not (Store().study_folder("small") / "records.parquet").exists()
-    assert not (Store().study_folder("small") / "report").exists()
-    resumes(project, undisturbed, a_second_call)
+def test_the_same_command_resumes_after_several_faults(project: Study, undisturbed: dict[str, str]) -> None:
+    for fault in IN_A_ROW:
+        fault(project)
+        assert not (Store().study_folder("small") / "records.parquet").exists()
+        assert not (Store().study_folder("small") / "report").exists()
+    resumes(project, undisturbed)
 
 
 @pytest.mark.pipeline

@@ -16,11 +16,12 @@ from softmax_bottleneck.measuring import evaluate as evaluate_module
 from softmax_bottleneck.measuring import perplexity, spectrum
 from softmax_bottleneck.ranks import press_rank
 from softmax_bottleneck.steps.measure import measure
+from softmax_bottleneck.steps.train import train
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Run, plan
-from softmax_bottleneck.training import feasibility, loop, model, trained
+from softmax_bottleneck.training import feasibility, model, trained
 from tiny_runs import CORPUS, make_run, transformer_run
 
 HEADS = {
@@ -191,7 +192,7 @@ def test_the_steps_of_a_run(study: config.Study):
     (count, kept), (_, plain) = disk[run.path], disk[study.needed[1].path]
     assert kept - plain == pytest.approx(8 * 4e-9 * count)  # eight copies in float32
     tokens = corpus.load(Store().tokens_folder("tiny"))
-    for step in (loop.train, measure):
+    for step in (train, measure):
         step(study, run.path, small.quiet)
     language_model = trained.load_model(Store().run_folder(run.path))
     matrix = token_by_token(language_model, tokens.test)
