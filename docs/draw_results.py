@@ -112,12 +112,12 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     found = findings.answer(studies)
     picture, count = found["picture"], found["counts"]
     about = f"Results are from {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
-    title = "Press rank against change of test perplexity, a dot per head"
+    whole = findings.picture(contrasts.samples(studies))
     lines = [
         "",
         f"**{found['answer']}**",
         "",
-        f"![{title}](docs/findings/answer.svg)",
+        f"![{whole.alt}](docs/findings/answer.svg)",
         "",
         picture["caption"],
         about,
@@ -125,10 +125,10 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     ]
     for finding in found["findings"]:
         name = finding["title"] + (f" ({finding['kind']})" if finding["kind"] else "")
-        lines.append(f"* **{name}.** {finding['short']} [Evidence](docs/evidence.md#{finding['id']})")
+        sentences = " ".join(filter(None, [finding["short"], finding["caveat"]]))
+        lines.append(f"* **{name}.** {sentences} [Evidence](docs/evidence.md#{finding['id']})")
     figures = {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}
-    whole = findings.picture(contrasts.samples(studies)).svg()
-    return [*lines, "", found["not_shown"], ""], figures | {FIGURES / "answer.svg": whole}
+    return [*lines, "", found["not_shown"], ""], figures | {FIGURES / "answer.svg": whole.svg()}
 
 
 def _change(contrast: contrasts.Contrast | None) -> str:
@@ -164,7 +164,7 @@ def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
         studies_used = f"Archives: {', '.join(finding['studies'])}"
         overturned = f"Overturned by: {finding['overturn']}"
         items = [f"* {text}" for text in (finding["number"], overturned, *finding["details"], studies_used)]
-        image = f'<img src="findings/{finding["id"]}.svg" width="330" alt="{finding["axis"]}">'
+        image = f'<img src="findings/{finding["id"]}.svg" width="330" alt="{finding["alt"]}">'
         title = f'<a id="{finding["id"]}"></a>**{finding["title"]}.** {finding["sentence"]} {kind}'
         lines += ["", title, "", image, "", *items]
     return [*lines, ""]
@@ -179,7 +179,7 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
         estimates = [str(recommendation(row)).strip(), row["at_time"]]
         rows.append([row["label"], *estimates, *costs, row["costs"]["press"]])
     family = f"Holm’s correction is over the {heads['tests']} such contrasts with an interval, at any size and rates."
-    fair = f"Of two p-values, the first is over the {heads['fair']} contrasts at equal size and rates alone."
+    fair = f"*Borderline*: significant only over the {heads['fair']} at equal size and rates (second p-value)."
     return ["", *table(rows), "", f"{family} {fair}", ""]
 
 

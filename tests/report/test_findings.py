@@ -145,9 +145,9 @@ def test_a_wider_softmax_in_the_time_of_mos_is_an_estimate() -> None:
                  softmax=Trained(ppl=near(50)))  # fmt: skip
     finding = found(wide, slow)["equal-time"]
     rival = finding.facts["rival"]
-    assert finding.state == "open" and not finding.is_named and rival.n == (1, 3)
-    assert rival.change == pytest.approx(100 * (44 / 45 - 1), abs=0.05)
-    assert rival.size == pytest.approx(1) and [*rival.times(1).values()] == pytest.approx([2 / 3])
+    assert finding.state == "open" and not finding.is_named and rival.n == (3, 1)
+    assert rival.change == pytest.approx(100 * (45 / 44 - 1), abs=0.05)
+    assert rival.size == pytest.approx(1) and [*rival.times(1).values()] == pytest.approx([3 / 2])
     for level, state in ((40.0, "holds"), (50.0, "fails")):
         three = Trained(ppl=near(level), width=100, metrics={"sec_per_epoch": 20.0})
         assert found(study("wide", "ptb", softmax_100=three), slow)["equal-time"].state == state

@@ -146,9 +146,12 @@ def test_a_difference_on_the_edge_of_the_published_spread() -> None:
     facts = [whole.facts[key] for key in ("sd", "published_sd", "published_n", "inside_published_sd", "archived_sd")]
     assert facts == [0.3, "0.25", "11", "false", 0.4]
     assert dataclasses.replace(whole, metric="sec_per_epoch").difference is None  # another machine
-    rows = [cells.Row("", "", tuple(cells.Cell(published=whole.published, archived=a) for a in own))
-        for own in ((old, old), (old, dataclasses.replace(old, study="t")))]  # fmt: skip
-    assert [row.archived for row in rows] == ["s", ""]
+    rows = [
+        cells.Row("", "", tuple(cells.Cell(published=whole.published, archived=a) for a in own))
+        for own in ((old, old), (old, dataclasses.replace(old, study="t")))
+    ]
+    rows.append(cells.Row("", "", (old, cells.Cell(cells.MeasuredCell(1.0)))))
+    assert [row.is_archived for row in rows] == [True, True, False]
 
 
 @pytest.mark.fault("G2", "G13")

@@ -87,7 +87,7 @@ class Cell:
             published number.
         label: text shown instead of a number.
         archived: the cell of an archived study that is shown here because this study has no value; None otherwise.
-        study: name of the archived study if this cell is the `archived` of another cell; otherwise empty.
+        study: name of the archive if the number is from one, not from the study of this report; otherwise empty.
         hardware: machine on which the archived study measured the value; empty if `study` is empty.
     """
 
@@ -220,15 +220,10 @@ class Row:
         return any(cell.published for cell in self.cells)
 
     @property
-    def archived(self) -> str:
-        """The name of the archived study from which all numbers of the row come; empty if there is no such study.
-
-        Two conditions must hold. No cell of the row has a number or label from the study of this report. All cells with
-        a published value show a number of one and the same archived study.
-        """
-        studies = {cell.archived.study if cell.archived else "" for cell in self.cells if cell.is_empty}
-        is_measured = any(cell.measured or cell.label for cell in self.cells)
-        return studies.pop() if len(studies) == 1 and not is_measured else ""
+    def is_archived(self) -> bool:
+        """True if the row has numbers of archived studies, and none of the study of this report."""
+        is_measured = any((cell.measured or cell.label) and not cell.study for cell in self.cells)
+        return not is_measured and any(cell.archived or cell.study for cell in self.cells)
 
     @property
     def absent(self) -> str:

@@ -19,8 +19,7 @@ class Row:
         label: the label of the row.
         value: the value.
         low, high: the ends of the interval or range; both equal `value` if there is none.
-        is_second: True to draw the row in the figure's second colour. This sets a group of rows apart, such as
-            Transformers from LSTMs.
+        is_second: True for an exploratory value, which is drawn as a square in the figure's second colour.
     """
 
     label: str
@@ -48,6 +47,10 @@ class DotPlot:
         """Return the value of a row with its interval as text, such as `−7.8 % (−11.7 to −3.8)`."""
         value, low, high = (numbers.number(end, 1, signed=True) for end in (row.value, row.low, row.high))
         return f"{value}\u00a0%" if low == high else f"{value}\u00a0% ({low} to {high})"
+
+    def description(self, row: Row) -> str:
+        """Return the text of a row for readers who do not see its mark."""
+        return f"{row.label} {self.text(row)}{' (square)' if row.is_second else ''}"
 
     def svg(self) -> str:
         """Return the figure as SVG."""

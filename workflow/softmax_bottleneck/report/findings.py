@@ -36,15 +36,10 @@ PROBABILITIES = ("MoS against tanh layer", "MoS against Softmax")
 SAME_TIME = "MoS against Softmax, the same time"
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
 WEAK = CLAIMS["window-correlation"]["thresholds"]["weak"]  # a correlation is weak below it
-CHANGE = "change in test perplexity, % (orange: exploratory)"  # an axis, whose range all figures share
+CHANGE = "change of test perplexity, % (square: exploratory)"  # an axis, whose range all figures share
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
-HOLDS, OPEN, FAILS, EQUAL = (
-    "holds",
-    "open",
-    "fails",
-    "equal",
-)  # states of a finding, and keys of its texts in report/findings.yaml
+HOLDS, OPEN, FAILS, EQUAL = "holds", "open", "fails", "equal"  # states, and keys of texts in report/findings.yaml
 
 
 @dataclass(frozen=True)
@@ -143,7 +138,13 @@ def _by_mixing(
     lower = [one.contrast for one in same if one.is_lower]
     rest = [one.contrast for one in same if not one.is_lower]
     changes = _join(map(_change, lower)) + (f"; not significantly on {_join(map(_change, rest))}" if rest else "")
-    missing = [title for title in contrasts.corpora(rest) if title not in contrasts.corpora(lower)]
+    missing = {contrasts.corpora([one.contrast])[0]: one for one in reversed(same) if not one.is_lower}
+    without = [
+        f"; {title}: {one.contrast.change_text}, not significant (p = {numbers.p_value(one.p)})"
+        for title, one in missing.items()
+        if title not in contrasts.corpora(lower)
+    ]
+    unclear = [one for one in unnamed if one.is_equal_size and not (one.setting.is_synthetic or one.sign)]
     is_longer = all(ratio > 1 for one in shown for ratio in one.times().values())
     is_higher = any(one.contrast.change > 0 and one.p < ALPHA for one in same)
     return Finding(
@@ -156,7 +157,10 @@ def _by_mixing(
             "lower": changes,
             "gain": numbers.span([-one.change for one in lower]),
             "corpora": _join(contrasts.corpora(lower)),
-            "without": f", not significantly on {_join(missing)}" if missing else "",
+            "without": "".join(without),
+            "unclear": "; ".join(
+                f"{one.change_text} on {one.setting.label} (p = {numbers.p_value(one.p)})" for one in unclear
+            ),
             "longer": ", but takes longer" if is_longer else "",
             "basis": contrasts.basis(shown),
             "time": contrasts.time_range(shown),
@@ -385,15 +389,13 @@ def equal_time(evidence: Evidence) -> Finding | None:
         return None
     main, rival = max(known, key=lambda pair: min(pair[0].n))
     wide = [one for one in lstms if one.setting == rival.baseline.model.setting]
-    softmax = Contrast("Softmax", rival.baseline, rival.model)
-    side = f"{numbers.number(abs(softmax.change), 1)} % {'lower' if softmax.change < 0 else 'higher'}"
     return Finding(
         state={1: HOLDS, -1: FAILS}.get(rival.sign, OPEN),
         number=_rival(rival),
         figure=DotPlot(_rows((), [*(rival for _, rival in known), *wide]), CHANGE),
         studies=[name for one in [*(rival for _, rival in known), *wide] for name in one.studies],
         is_named=False,
-        facts={"rival": softmax, "wide": wide[0] if wide else rival, "side": side},
+        facts={"rival": rival, "wide": wide[0] if wide else rival},
         details=[
             *(_rival(other) for one, other in known if one is not main),
             *(f"At the rival’s width: {one.text}; single runs: {one.single_time} × seconds per epoch" for one in wide),
@@ -425,7 +427,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     cells = sorted(natural.candidates(table), key=lambda cell: cell.gain.value)
     best = {cell.truth: cell for cell in cells if not cell.unjudged}.values()
     gains = [(f"{cell.truth}: {declarations()[cell.head].label}, d = {cell.width:g}", cell.gain) for cell in best]
-    rows = [Row(name, 100 * gain.value, 100 * gain.low, 100 * gain.high) for name, gain in gains]
+    rows = [Row(name, 100 * gain.value, 100 * gain.low, 100 * gain.high, is_second=True) for name, gain in gains]
     return Finding(
         state={natural.NONE: HOLDS, natural.MOST: FAILS}.get(overall, overall),
         number=f"A head with more rank pays on {pays} of {len(verdicts)} distributions",
@@ -488,13 +490,14 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         the figure: `caption` and `panels`, each with `svg` and `alt`), and the list `findings`. Each finding is a dict
         with these keys:
 
-        * `id`, `title`, `short`, `sentence`, `number`: texts; `short` is the finding in at most 20 words, `sentence`
-          with all its numbers, and `number` the main number with its interval.
+        * `id`, `title`, `short`, `caveat`, `sentence`, `number`: texts; `short` is the finding in at most 20 words,
+          `caveat` (may be empty) what is not significant, `sentence` the finding with all its numbers, and `number` the
+          main number with its interval.
         * `kind`: `exploratory` if no study named its comparison before the runs, `rates exploratory` if learning rates
           were added after the first runs, otherwise empty.
         * `overturn`: the result that would refute the finding, as text.
         * `details`, `studies`, `claims`: lists of texts: further numbers, names of studies, and ids of related claims.
-        * `svg`, `axis`, `alt`: the figure as SVG, the label of its axis, and its alternative text.
+        * `svg`, `alt`: the figure as SVG, and its alternative text.
     """
     evidence = Evidence.of(studies)
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(evidence))}
@@ -529,6 +532,7 @@ def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence
         "id": name,
         "title": texts["title"],
         "short": texts["short"][finding.state].format(**finding.facts),
+        "caveat": texts["caveat"].format(**finding.facts) if finding.facts.get("unclear") else "",
         "sentence": " ".join(texts[key].format(**finding.facts) for key in (finding.state, *finding.more)),
         "kind": _kind(finding, studies),
         "number": finding.number,
@@ -537,8 +541,7 @@ def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence
         "studies": list(dict.fromkeys(finding.studies)),
         "claims": texts["claims"],
         "svg": figure.svg(),
-        "axis": figure.axis,
-        "alt": f"{figure.axis}: {'; '.join(f'{row.label} {figure.text(row)}' for row in figure.rows)}.",
+        "alt": f"{figure.axis}: {'; '.join(map(figure.description, figure.rows))}.",
     }
 
 

@@ -40,7 +40,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
           `measured_in`.
         * `at_time`: changes against the best wider softmax that takes no more time, as text; a dash if none was timed.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
-        * `advice`, `lower`, `higher`, `gain`, `basis`, `by_family`: see the function `advice`.
+        * `advice`, `lower`, `higher`, `gain`, `basis`, `borderline`: see the function `advice`.
     """
     samples = contrasts.samples(studies)
     baseline, heads = findings.TEXTS["baseline"], findings.heads()
@@ -140,8 +140,9 @@ def advice(
           corpora and higher on others; `open` if no change is significant; `untested` if no contrast can speak.
         * `lower`, `higher`: the corpora with a significantly lower or higher perplexity, as text.
         * `gain`: the changes that can speak, lowest to highest, as text.
-        * `basis`: the number of seeds, and how many contrasts have both learning rates inside their grids, as text.
-        * `by_family`: the changes that are significant in the family of fair contrasts only, as text.
+        * `basis`: how many of these changes are significant, the number of seeds, and how many contrasts have both
+          learning rates inside their grids, as text.
+        * `borderline`: the changes that are significant in the family of fair contrasts only, with both p-values.
     """
     fair = [contrast for contrast in counted if contrast.is_fair]
     sure = [contrast for contrast in fair if adjusted[contrast] < intervals.ALPHA]
@@ -152,10 +153,10 @@ def advice(
         "lower": " and ".join(contrasts.corpora(lower)),
         "higher": " and ".join(contrasts.corpora(higher)),
         "gain": numbers.span([contrast.change for contrast in fair], signed=True),
-        "basis": contrasts.basis(fair) if fair else "",
-        "by_family": "; ".join(
-            f"on {contrast.setting.labels[0]} {contrast.change_text} "
-            f"(p = {numbers.p_value(among_fair[contrast])} or {numbers.p_value(adjusted[contrast])}, by family)"
+        "basis": f"{len(sure)} of {len(fair)} significant, {contrasts.basis(fair)}" if fair else "",
+        "borderline": "; ".join(
+            f"{contrast.change_text} on {contrast.setting.labels[0]} "
+            f"(p = {numbers.p_value(adjusted[contrast])}; {numbers.p_value(among_fair[contrast])})"
             for contrast in unsure
         ),
     }

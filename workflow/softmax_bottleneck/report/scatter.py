@@ -18,6 +18,8 @@ WIDTH, HEIGHT = 290, 372  # pixels of a panel
 LEFT, RIGHT, TOP, BOTTOM = 34, 272, 60, 328  # edges of the axes in a panel
 LETTER, LINE, DOT = 6.9, 14, 5  # width of a letter, height of a line, radius of a dot
 SHIFTS = (0, -8, 8, -15, 15, -23, 23, -31, 31)  # of a label from the height of its dot
+SHIFT_COST = 4  # square pixels that a pixel of such a shift may cover instead
+ABOUT = "Press rank and change of test perplexity (lower is better)"
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -37,10 +39,16 @@ class Dot:
     is_fair: bool
 
     @property
+    def short_text(self) -> str:
+        """The dot as text without its interval, such as `MoS 7,050, −7.6 %`; a hollow dot ends with `(hollow)`."""
+        change = numbers.number(self.change, 1, signed=True)
+        return f"{self.label} {self.rank:,.0f}, {change} %{'' if self.is_fair else ' (hollow)'}"
+
+    @property
     def text(self) -> str:
-        """The dot as text, such as `MoS: rank 7,050, −7.6 % (−8.9 to −6.2)`."""
+        """The dot as text, such as `MoS 7,050, −7.6 % (−8.9 to −6.2)`."""
         interval = "" if self.low == self.high else f" ({numbers.interval(self.low, self.high, 1)})"
-        return f"{self.label}: rank {self.rank:,.0f}, {numbers.number(self.change, 1, signed=True)} %{interval}"
+        return f"{self.short_text}{interval}"
 
 
 @dataclass(frozen=True)
@@ -107,14 +115,19 @@ class Scatter:
     @property
     def printed(self) -> list[dict[str, str]]:
         """A dict per panel: its SVG, and its alternative text."""
-        about = "Press rank and change of test perplexity"
         return [
             {
                 "svg": self.svg(panel),
-                "alt": f"{about}, {panel.title}, {panel.about}. {'; '.join(dot.text for dot in panel.dots)}.",
+                "alt": f"{ABOUT}, {panel.title}, {panel.about}. {'; '.join(dot.text for dot in panel.dots)}.",
             }
             for panel in self.panels
         ]
+
+    @property
+    def alt(self) -> str:
+        """The alternative text of all panels together, without intervals."""
+        texts = (f"{panel.title}: {'; '.join(dot.short_text for dot in panel.dots)}" for panel in self.panels)
+        return f"{ABOUT}. {'. '.join(texts)}."
 
     @property
     def csv(self) -> str:
@@ -145,8 +158,11 @@ class Scatter:
         taken += [(x - 1, top, x + 1, bottom) for (x, _), (top, bottom) in zip(centres, bars, strict=True)]
         drawn: list[dict[str, object]] = []
         for dot, (x, y), (top, bottom) in zip(panel.dots, centres, bars, strict=True):
-            options = [_label_box(dot.label, x, y + shift, side) for shift, side in itertools.product(SHIFTS, (1, -1))]
-            best = min(options, key=lambda box: (_cost(box, taken), options.index(box)))
+            options = [
+                (_label_box(dot.label, x, y + shift, side), SHIFT_COST * abs(shift))
+                for shift, side in itertools.product(SHIFTS, (1, -1))
+            ]
+            best, _ = min(options, key=lambda option: _cost(option[0], taken) + option[1])
             taken.append(best)
             anchor, at = ("end", best[2]) if best[2] < x else ("start", best[0])
             label = {"label": dot.label, "at": at, "anchor": anchor, "base": best[3] - 3, "is_fair": dot.is_fair}

@@ -43,7 +43,8 @@ def published_size_table(source: Source) -> list[Section]:
     def cell(name: str, number: int) -> Cell:
         run, value = runs[name].run, runs[name].values.get(columns[number].metric)
         same = source.is_published(run.dataset) and same_setting(run)
-        blank = replace(source.blank(run.dataset, run.model, columns[number]), same=same, runs="")
+        blank = source.blank(run.dataset, run.model, columns[number])
+        blank = replace(blank, same=same, runs="", study=name.partition("/")[0], hardware=runs[name].hardware)
         return replace(blank, gaps=("not measured",)) if value is None else replace(blank, measured=MeasuredCell(value))
 
     sections = []
