@@ -44,13 +44,10 @@ class DotPlot:
     range_rows: Sequence[Row] = ()
 
     def text(self, row: Row) -> str:
-        """Return the value of a row with its interval as text, such as `−7.8 % (−11.7 to −3.8)`."""
+        """Return the value of a row with its interval as text, such as `−7.8 % (−11.7 to −3.8)`, and the mark `(square)`."""
         value, low, high = (numbers.number(end, 1, signed=True) for end in (row.value, row.low, row.high))
-        return f"{value}\u00a0%" if low == high else f"{value}\u00a0% ({low} to {high})"
-
-    def description(self, row: Row) -> str:
-        """Return the text of a row for readers who do not see its mark."""
-        return f"{row.label} {self.text(row)}{' (square)' if row.is_second else ''}"
+        interval = "" if low == high else f" ({low} to {high})"
+        return f"{value}\u00a0%{interval}{' (square)' if row.is_second else ''}"
 
     def svg(self) -> str:
         """Return the figure as SVG."""

@@ -138,12 +138,11 @@ def _by_mixing(
     lower = [one.contrast for one in same if one.is_lower]
     rest = [one.contrast for one in same if not one.is_lower]
     changes = _join(map(_change, lower)) + (f"; not significantly on {_join(map(_change, rest))}" if rest else "")
-    missing = {contrasts.corpora([one.contrast])[0]: one for one in reversed(same) if not one.is_lower}
-    without = [
-        f"; {title}: {one.contrast.change_text}, not significant (p = {numbers.p_value(one.p)})"
-        for title, one in missing.items()
-        if title not in contrasts.corpora(lower)
-    ]
+    without = {
+        (title := contrasts.corpora([one.contrast])[0]): f"; {title}: {one.contrast.change_text}, not significant "
+        f"(p = {numbers.p_value(one.p)})"
+        for one in reversed(same)
+    }
     unclear = [one for one in unnamed if one.is_equal_size and not (one.setting.is_synthetic or one.sign)]
     is_longer = all(ratio > 1 for one in shown for ratio in one.times().values())
     is_higher = any(one.contrast.change > 0 and one.p < ALPHA for one in same)
@@ -157,7 +156,7 @@ def _by_mixing(
             "lower": changes,
             "gain": numbers.span([-one.change for one in lower]),
             "corpora": _join(contrasts.corpora(lower)),
-            "without": "".join(without),
+            "without": "".join(text for title, text in without.items() if title not in contrasts.corpora(lower)),
             "unclear": "; ".join(
                 f"{one.change_text} on {one.setting.label} (p = {numbers.p_value(one.p)})" for one in unclear
             ),
@@ -541,7 +540,7 @@ def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence
         "studies": list(dict.fromkeys(finding.studies)),
         "claims": texts["claims"],
         "svg": figure.svg(),
-        "alt": f"{figure.axis}: {'; '.join(map(figure.description, figure.rows))}.",
+        "alt": f"{figure.axis}: {'; '.join(f'{row.label} {figure.text(row)}' for row in figure.rows)}.",
     }
 
 

@@ -18,8 +18,8 @@ WIDTH, HEIGHT = 290, 372  # pixels of a panel
 LEFT, RIGHT, TOP, BOTTOM = 34, 272, 60, 328  # edges of the axes in a panel
 LETTER, LINE, DOT = 6.9, 14, 5  # width of a letter, height of a line, radius of a dot
 SHIFTS = (0, -8, 8, -15, 15, -23, 23, -31, 31)  # of a label from the height of its dot
-SHIFT_COST = 4  # square pixels that a pixel of such a shift may cover instead
-ABOUT = "Press rank and change of test perplexity (lower is better)"
+SHIFT_COST, LABEL_COST = 4, 10  # of a pixel of such a shift, and of a covered square pixel of another label
+ABOUT = "Press rank and change of test perplexity in %, with 95 % interval (lower is better)"
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -39,16 +39,11 @@ class Dot:
     is_fair: bool
 
     @property
-    def short_text(self) -> str:
-        """The dot as text without its interval, such as `MoS 7,050, −7.6 %`; a hollow dot ends with `(hollow)`."""
-        change = numbers.number(self.change, 1, signed=True)
-        return f"{self.label} {self.rank:,.0f}, {change} %{'' if self.is_fair else ' (hollow)'}"
-
-    @property
     def text(self) -> str:
-        """The dot as text, such as `MoS 7,050, −7.6 % (−8.9 to −6.2)`."""
+        """The dot as text, such as `MoS 7,050, −7.6 (−8.9 to −6.2)`; a hollow dot ends with `hollow`."""
         interval = "" if self.low == self.high else f" ({numbers.interval(self.low, self.high, 1)})"
-        return f"{self.short_text}{interval}"
+        change = numbers.number(self.change, 1, signed=True)
+        return f"{self.label} {self.rank:,.0f}, {change}{interval}{'' if self.is_fair else ' hollow'}"
 
 
 @dataclass(frozen=True)
@@ -58,6 +53,11 @@ class Panel:
     title: str
     about: str
     dots: Sequence[Dot]
+
+    @property
+    def text(self) -> str:
+        """The title and all dots as text."""
+        return f"{self.title}: {'; '.join(dot.text for dot in self.dots)}"
 
 
 def panels(contrasts: Iterable[Contrast]) -> list[Panel]:
@@ -115,19 +115,12 @@ class Scatter:
     @property
     def printed(self) -> list[dict[str, str]]:
         """A dict per panel: its SVG, and its alternative text."""
-        return [
-            {
-                "svg": self.svg(panel),
-                "alt": f"{ABOUT}, {panel.title}, {panel.about}. {'; '.join(dot.text for dot in panel.dots)}.",
-            }
-            for panel in self.panels
-        ]
+        return [{"svg": self.svg(panel), "alt": f"{ABOUT}, {panel.about}. {panel.text}."} for panel in self.panels]
 
     @property
     def alt(self) -> str:
-        """The alternative text of all panels together, without intervals."""
-        texts = (f"{panel.title}: {'; '.join(dot.short_text for dot in panel.dots)}" for panel in self.panels)
-        return f"{ABOUT}. {'. '.join(texts)}."
+        """The alternative text of all panels together."""
+        return f"{ABOUT}. {'. '.join(panel.text for panel in self.panels)}."
 
     @property
     def csv(self) -> str:
@@ -156,14 +149,15 @@ class Scatter:
         bars = [(self._y(dot.high), self._y(dot.low)) for dot in panel.dots]
         taken: list[Box] = [(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in centres]
         taken += [(x - 1, top, x + 1, bottom) for (x, _), (top, bottom) in zip(centres, bars, strict=True)]
+        labels: list[Box] = []
         drawn: list[dict[str, object]] = []
         for dot, (x, y), (top, bottom) in zip(panel.dots, centres, bars, strict=True):
             options = [
                 (_label_box(dot.label, x, y + shift, side), SHIFT_COST * abs(shift))
                 for shift, side in itertools.product(SHIFTS, (1, -1))
             ]
-            best, _ = min(options, key=lambda option: _cost(option[0], taken) + option[1])
-            taken.append(best)
+            best, _ = min(options, key=lambda option: _cost(option[0], taken, labels) + option[1])
+            labels.append(best)
             anchor, at = ("end", best[2]) if best[2] < x else ("start", best[0])
             label = {"label": dot.label, "at": at, "anchor": anchor, "base": best[3] - 3, "is_fair": dot.is_fair}
             drawn.append(label | {"x": x, "y": y, "top": top, "bottom": bottom})
@@ -177,9 +171,9 @@ def _label_box(label: str, x: float, y: float, side: int) -> Box:
     return round(left, 1), round(y - LINE / 2, 1), round(left + width, 1), round(y + LINE / 2, 1)
 
 
-def _cost(box: Box, taken: Iterable[Box]) -> float:
-    """Return the area of a box that is covered already, and of what lies outside the axes, times 100."""
-    covered = sum(_shared(box, other) for other in taken)
+def _cost(box: Box, taken: Iterable[Box], labels: Iterable[Box]) -> float:
+    """Return the covered area of dots and bars, LABEL_COST times that of labels, and 100 times the area outside."""
+    covered = sum(_shared(box, other) for other in taken) + LABEL_COST * sum(_shared(box, other) for other in labels)
     return covered + 100 * ((box[2] - box[0]) * (box[3] - box[1]) - _shared(box, (LEFT, TOP, WIDTH, BOTTOM)))
 
 
