@@ -44,7 +44,7 @@ class DotPlot:
     range_rows: Sequence[Row] = ()
 
     def text(self, row: Row) -> str:
-        """Return the value of a row with its interval as text, such as `−7.8 % (−11.7 to −3.8)`, and the mark `(square)`."""
+        """Return the value of a row with its interval and mark as text, such as `−7.8 % (−11.7 to −3.8) (square)`."""
         value, low, high = (numbers.number(end, 1, signed=True) for end in (row.value, row.low, row.high))
         interval = "" if low == high else f" ({low} to {high})"
         return f"{value}\u00a0%{interval}{' (square)' if row.is_second else ''}"
