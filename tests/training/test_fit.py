@@ -38,6 +38,26 @@ def fitted(
     return one
 
 
+def test_adam_equals_the_formulas():
+    """Kingma and Ba 2015, algorithm 1, in float64, with a step size for every step; no gradient counts as 0."""
+    one = FreeContexts(Head("softmax", {}), 3, (7, 5), bias=True, seed=1, device=CPU)
+    parameters = {"contexts": one.contexts_ND, "weight": one.head.decoder.weight, "bias": one.head.decoder.bias}
+    theta = {name: tensor.detach().double().numpy().copy() for name, tensor in parameters.items()}
+    m, v, rng = dict.fromkeys(theta, 0.0), dict.fromkeys(theta, 0.0), np.random.default_rng(0)
+    for t in range(1, 6):
+        rate = 0.1 / t
+        for name, tensor in parameters.items():
+            gradient = np.zeros(tensor.shape) if name == "bias" and t > 2 else rng.normal(size=tensor.shape)
+            tensor.grad = torch.tensor(gradient, dtype=torch.float32) if gradient.any() else None
+            m[name] = 0.9 * m[name] + 0.1 * gradient
+            v[name] = 0.99 * v[name] + 0.01 * gradient**2
+            theta[name] -= rate * (m[name] / (1 - 0.9**t)) / (np.sqrt(v[name] / (1 - 0.99**t)) + 1e-12)
+        one.step(rate)
+        assert all(tensor.grad is None for tensor in parameters.values())
+    for name, tensor in parameters.items():
+        np.testing.assert_allclose(tensor.detach().numpy(), theta[name], rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("alpha", "words"), [(0.05, 12), (1.0, 5), (20.0, 30)])
 def test_dirichlet_samples_have_the_right_moments(alpha, words):
     drawn = laws.dirichlet(alpha, words, 4000, seed=3)

@@ -26,6 +26,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from softmax_bottleneck import heads, study
 from softmax_bottleneck.corpora import known_distributions
@@ -94,9 +95,11 @@ class FreeContexts:
             self.head = _build(head, width, words, bias)
         self.contexts_ND = nn.Parameter(start_ND.to(device))
         self.head.to(device).eval()  # dropout is off
-        trained = [self.contexts_ND, *(p for p in self.head.parameters() if p.requires_grad)]
+        trained: list[Tensor] = [self.contexts_ND, *(p for p in self.head.parameters() if p.requires_grad)]
         self.parameters = sum(parameter.numel() for parameter in trained)
-        self.optimiser = torch.optim.Adam(trained, lr=0.0, betas=BETAS, eps=EPSILON)
+        self._trained = trained
+        self.moments = {name: [torch.zeros_like(one) for one in trained] for name in ("exp_avgs", "exp_avg_sqs")}
+        self.moments["state_steps"] = [torch.zeros(()) for _ in trained]  # the function of torch counts on the CPU
 
     def add_gradients(self, mass_RM: Tensor, start: int) -> None:
         """Compute the gradients of the loss -sum(mass_RM * log Q) over the contexts start .. start + R - 1.
@@ -114,11 +117,17 @@ class FreeContexts:
         self.contexts_ND.grad[rows] = h_RD.grad
 
     def step(self, rate: float) -> None:
-        """Do one step of Adam, of step size `rate`, with the gradients added since the last step."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        """Do one step of Adam, of step size `rate`, with the gradients added since the last step.
+
+        This calls the function of `torch.optim.Adam`, whose class imports torch's compiler: a second of each process.
+        """
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._trained]
+        with torch.no_grad():
+            adam(self._trained, gradients, self.moments["exp_avgs"], self.moments["exp_avg_sqs"], [],
+                 self.moments["state_steps"], amsgrad=False, beta1=BETAS[0], beta2=BETAS[1], lr=rate, weight_decay=0.0,
+                 eps=EPSILON, maximize=False)  # fmt: skip
+        for one in self._trained:
+            one.grad = None
 
     @torch.no_grad()
     def log_probs(self, chunk: int) -> Iterator[NDArray[np.float64]]:
@@ -128,9 +137,8 @@ class FreeContexts:
 
     def state(self) -> dict[str, Any]:
         """Return the state of the fit, for resuming."""
-        moments = self.optimiser.state_dict()["state"]
         weights = {"contexts": self.contexts_ND.detach(), "head": self.head.state_dict()}
-        return {**weights, "moments": moments, "cpu_s": self.cpu_s}
+        return {**weights, "moments": self.moments, "cpu_s": self.cpu_s}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore the state that `state` returned."""
@@ -138,9 +146,8 @@ class FreeContexts:
             self.contexts_ND.copy_(state["contexts"])
         self.head.load_state_dict(state["head"])
         self.cpu_s = state["cpu_s"]
-        groups = self.optimiser.state_dict()["param_groups"]
-        moments = {index: kept | {"step": kept["step"].cpu()} for index, kept in state["moments"].items()}
-        self.optimiser.load_state_dict({"state": moments, "param_groups": groups})  # Adam counts its steps on the CPU
+        for name, tensors in self.moments.items():
+            torch._foreach_copy_(tensors, state["moments"][name])
 
 
 def _build(head: study.Head, width: int, words: int, bias: bool) -> Head:
