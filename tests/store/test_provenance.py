@@ -17,3 +17,12 @@ def test_the_commit_is_known_in_a_clone_of_another_user(tmp_path: Path, monkeypa
     monkeypatch.setattr(provenance, "ROOT", tmp_path)
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # git's own switch
     assert provenance.block()["git"] == {"commit": head, "dirty": False}
+
+
+def test_the_facts_of_a_process_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = provenance.block({"a": "1"}, flag=True)
+    before["versions"]["torch"] = "changed"  # type: ignore[index]
+    monkeypatch.setattr(subprocess, "run", None)
+    after = provenance.block()
+    assert after["git"] == before["git"] and after["hardware"] == before["hardware"]
+    assert after["versions"]["torch"] != "changed" and after["parents"] == {}  # type: ignore[index]

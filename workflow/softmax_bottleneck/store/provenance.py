@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -28,26 +29,44 @@ def block(parents: Mapping[str, str] | None = None, **entries: object) -> dict[s
         (`cpu`: model of the processor, `cores`: number of logical cores, `machine`: architecture, such as x86_64). The
         commit is "unknown" outside a Git repository.
     """
-    versions = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "not installed")
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    git = ["git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}"]  # another user may own the clone
-    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]  # the commit, with `-dirty` if changed
-    try:
-        done = subprocess.run([*git, *describe], capture_output=True, encoding="utf-8", check=True)
-        commit = done.stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "unknown"
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
-    model = re.search(r"^model name[^:]*:(.*)$", text, re.MULTILINE)
-    cpu = model[1].strip() if model else platform.processor() or "unknown"
+    commit = _commit(ROOT)
     return {
         "schema": SCHEMA,
         "parents": dict(parents or {}),
         "git": {"commit": commit.removesuffix("-dirty"), "dirty": commit.endswith("-dirty")},
-        "versions": versions,
-        "hardware": {"cpu": cpu, "cores": os.cpu_count(), "machine": platform.machine()},
+        "versions": dict(_versions()),
+        "hardware": {"cpu": _processor(), "cores": os.cpu_count(), "machine": platform.machine()},
         **entries,
     }
+
+
+# Every process reads these facts once: a step may write many records.
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of Python and of PACKAGES."""
+    versions = {"python": platform.python_version()} | dict.fromkeys(PACKAGES, "not installed")
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
+
+
+@cache
+def _commit(root: Path) -> str:
+    """Return the commit of the clone at `root`, with `-dirty` if there are uncommitted changes; or "unknown"."""
+    git = ["git", "-C", str(root), "-c", f"safe.directory={root}"]  # another user may own the clone
+    describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run([*git, *describe], capture_output=True, encoding="utf-8", check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return done.stdout.strip()
+
+
+@cache
+def _processor() -> str:
+    """Return the model of the processor."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
+    model = re.search(r"^model name[^:]*:(.*)$", text, re.MULTILINE)
+    return model[1].strip() if model else platform.processor() or "unknown"
