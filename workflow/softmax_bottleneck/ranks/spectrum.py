@@ -72,9 +72,10 @@ def refuse_non_finite(values: Floats | Any, what: str, first_row: int = 0) -> No
     if not isinstance(values, np.ndarray) and bool(values.isfinite().all()):
         return
     values = on_host(values)
-    indices = np.argwhere(~np.isfinite(values))
-    if not len(indices):
+    finite = np.isfinite(values)
+    if finite.all():
         return
+    indices = np.argwhere(~finite)
     first = indices[0]
     column = f", column {first[1]}" if values.ndim == 2 else ""
     raise DataError(
