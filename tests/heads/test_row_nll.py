@@ -97,6 +97,25 @@ def test_never_holds_all_scores(name: str, options: dict[str, Any], monkeypatch:
     assert seen.num_elements < rows * words
 
 
+@each_head
+def test_losses_alone_take_chunks_that_a_cache_holds(
+    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without gradients, no tensor is above the smaller budget, or so many rows, and the losses are the naive ones."""
+    monkeypatch.setattr(row_nll, "CACHED_BYTES", 1)
+    monkeypatch.setattr(row_nll, "CACHED_ROWS", 10 * K)
+    rows, words = 400, 200
+    head = heads.build(name, vocabulary_size=words, context_size=D, embedding_size=D, **options).double().eval()
+    h_ND, target_N = torch.randn(rows, D, dtype=torch.float64), torch.randint(0, words, (rows,))
+    with torch.no_grad():
+        with LargestTensor() as seen:
+            nll_N = head.nll(h_ND, target_N)
+        torch.testing.assert_close(nll_N, naive(head, h_ND, target_N), rtol=1e-12, atol=1e-12)
+    if hasattr(head, "chunk_log_probs"):  # a `ChunkedHead` has no shorter chunks
+        return
+    assert words <= seen.num_elements <= max(2 * 10 * K * words, rows * K * D) < rows * words  # 2: complex numbers
+
+
 def test_inputs_changed_before_backward_are_refused() -> None:
     head, h_ND, target_N = problem("softmax", {})
     loss = head.mean_nll(h_ND, target_N)
