@@ -101,9 +101,11 @@ class Reading:
         position: number of rows read so far.
         hidden: the body's state after these rows.
         KEPT: names of the attributes that are saved for resuming.
+        differentiates: True if `use` needs losses that can be differentiated.
     """
 
     KEPT: tuple[str, ...] = ("position", "hidden")
+    differentiates = True
 
     def __init__(self, model: LanguageModel, ids_LB: Tensor, segment: int) -> None:
         self.model, self.ids_LB, self.segment = model, ids_LB, segment
@@ -117,13 +119,15 @@ class Reading:
         return self.position >= len(self.ids_LB) - 1
 
     def step(self) -> None:
-        """Read the next segment, and call `self.use` with the losses of its N predicted tokens (differentiable)."""
+        """Read the next segment, and call `self.use` with the losses of its N predicted tokens."""
         stop = min(self.position + self.segment, len(self.ids_LB) - 1)
         output = self.model(self.ids_LB[self.position : stop], self.hidden)
         targets_N = self.ids_LB[self.position + 1 : stop + 1].reshape(-1)
         self.hidden = tuple((h_1BH.detach(), c_1BH.detach()) for h_1BH, c_1BH in output.state)
         self.position = stop
-        self.use(self.model.head.losses(output.head_input_TBD, targets_N, generator=None))
+        with torch.set_grad_enabled(self.differentiates):
+            losses = self.model.head.losses(output.head_input_TBD, targets_N, generator=None)
+        self.use(losses)
 
     def use(self, losses: RowNLL) -> None:
         """Process the losses of a segment, in nats: one per predicted token (`nll_N`), and their sum (`total`).
@@ -182,6 +186,7 @@ class Scoring(Reading):
     """
 
     KEPT = (*Reading.KEPT, "total")
+    differentiates = False
 
     def __init__(self, model: LanguageModel, ids_LB: Tensor, segment: int) -> None:
         super().__init__(model, ids_LB, segment)
@@ -205,6 +210,7 @@ class Following(Scoring):
     """
 
     KEPT = (*Scoring.KEPT, "weights")
+    differentiates = True
 
     def __init__(
         self, model: LanguageModel, ids_LB: Tensor, segment: int, statistics: Statistics, setting: Setting
