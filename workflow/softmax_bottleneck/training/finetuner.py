@@ -18,7 +18,7 @@ from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import Run
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training.schedule import stalls
-from softmax_bottleneck.training.trainer import Best, Trainer, evaluate
+from softmax_bottleneck.training.trainer import Best, Trainer
 
 
 class Finetuner(Trainer):
@@ -37,7 +37,7 @@ class Finetuner(Trainer):
     def __init__(self, run: Run, corpus: Corpus, device: torch.device, weights: Mapping[str, Tensor]) -> None:
         super().__init__(run, corpus, device, data_seed=derive(run.seed, "finetune"))
         models.load_weights(self.model, dict(weights))
-        loss = evaluate(self.model, self.valid_LB, self.schedule.bptt, divisor=self.schedule.loss_divisor)
+        loss = self.valid_loss()
         self.best = Best(0, loss, {name: tensor.to(device, copy=True) for name, tensor in weights.items()})
 
     @property
