@@ -40,9 +40,11 @@ def test_with_a_bias_it_is_what_one_program_over_all_words_says(seed: int) -> No
     assert found.unsettled == 0
 
 
-def test_programs_alone_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rivals join by threes, so that programs grow, and no word is settled by a direction."""
+@pytest.mark.parametrize("newton_steps", [argmax.NEWTON_STEPS, 0])
+def test_programs_alone_find_the_same(newton_steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rivals join by threes, so that programs grow, and no word is settled by a direction; also without Newton."""
     monkeypatch.setattr(argmax, "_directions", lambda weight, deadline: ())
+    monkeypatch.setattr(argmax, "NEWTON_STEPS", newton_steps)
     monkeypatch.setattr(argmax, "RIVALS", 3)
     weight = np.random.default_rng(7).normal(size=(50, 3))
     found = words_that_win(weight)

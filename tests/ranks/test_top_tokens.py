@@ -1,12 +1,15 @@
 """The tokens of any probabilities at the top of a softmax, compared with linear programs over all words at once."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy.optimize import linprog
 from scipy.spatial import ConvexHull
 from scipy.stats import binom
 from softmax_bottleneck.ranks import top_tokens
-from softmax_bottleneck.ranks.top_tokens import TopTokens
+from softmax_bottleneck.ranks.argmax import Layer
+from softmax_bottleneck.ranks.top_tokens import TopTokens, _is_realisable
 
 
 def brute_force(weight: np.ndarray, bias: np.ndarray, tokens: np.ndarray, log_p: np.ndarray) -> bool:
@@ -25,21 +28,40 @@ def brute_force(weight: np.ndarray, bias: np.ndarray, tokens: np.ndarray, log_p:
     return found.status == 0 and found.x[-1] > 1e-7
 
 
-@pytest.mark.parametrize(("words", "width", "has_bias"), [(12, 2, False), (12, 2, True), (16, 3, False), (16, 3, True)])
-def test_every_draw_has_the_m_of_programs_over_all_words(words: int, width: int, has_bias: bool) -> None:
+def layer_of(kind: str, words: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(width)
-    weight, bias = rng.normal(size=(words, width)), has_bias * rng.normal(size=words)
-    largest = []
-    for draw in range(40):
+    weight, bias = rng.normal(size=(words, width)), (kind == "bias") * rng.normal(size=words)
+    if kind == "equal rows":
+        weight[1::3] = weight[::3][: len(weight[1::3])]
+    if kind == "low rank":
+        weight[:, -1] = weight[:, 0] - 2 * weight[:, 1 % (width - 1)]
+    return weight, bias
+
+
+@pytest.mark.parametrize(("words", "width"), [(12, 2), (16, 3), (30, 8), (6, 9), (9, 8)])
+@pytest.mark.parametrize("kind", ["plain", "bias", "equal rows", "low rank"])
+def test_every_draw_has_the_m_of_programs_over_all_words(kind: str, words: int, width: int, lp_calls: list) -> None:
+    """Every m from 1 to D + 1 or V: the first m + 1 tokens imply the first m, and no program is left to the solver."""
+    weight, bias = layer_of(kind, words, width)
+    most, largest, layer = min(words, width + 1), [], Layer(weight, bias)
+    for draw in range(8):
         sample = np.random.default_rng([0, draw])
-        tokens = sample.choice(words, width + 1, replace=False)
-        log_p = np.log(np.sort(sample.exponential(size=width + 1))[::-1])
-        possible = [brute_force(weight, bias, tokens[:m], log_p[:m]) for m in range(1, width + 2)]
-        assert possible == sorted(possible, reverse=True)  # the first m + 1 tokens imply the first m
-        largest.append(sum(possible))
-    found = top_tokens(weight, bias, draws=40)
-    assert found is not None
-    assert found.largest == tuple(sorted(largest)) and len(set(largest)) > 2
+        tokens = sample.choice(words, min(words - 1, width + 1), replace=False)
+        log_p = np.log(np.sort(sample.exponential(size=width + 1))[::-1][:most])
+        tokens = np.append(tokens, np.setdiff1d(np.arange(words), tokens))[:most]
+        possible = [brute_force(weight, bias, tokens[:m], log_p[:m]) for m in range(1, most + 1)]
+        assert possible == sorted(possible, reverse=True)
+        assert possible == [_is_realisable(layer, tokens[:m], log_p[:m], math.inf) for m in range(1, most + 1)]
+        largest.append(min(sum(possible), words - 1))
+    found = top_tokens(weight, bias, draws=8)
+    assert found is not None and found.largest == tuple(sorted(largest)) and not lp_calls
+
+
+@pytest.fixture
+def lp_calls(monkeypatch: pytest.MonkeyPatch) -> list:
+    calls: list = []
+    monkeypatch.setattr("scipy.optimize.linprog", lambda *args, **options: calls.append(1) or linprog(*args, **options))
+    return calls
 
 
 def test_in_a_plane_two_neighbours_on_the_hull_can_have_any_probabilities() -> None:

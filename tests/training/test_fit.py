@@ -1,6 +1,7 @@
 """Fits to known distributions: naive computations, independent optima and two theorems of Ganea et al. 2019."""
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -129,11 +130,37 @@ def test_distances_are_those_of_a_naive_computation(head):
     assert found["excess_ppl"] == pytest.approx(math.exp(entropy + kl) - math.exp(entropy), abs=1e-4)
 
 
-def test_a_softmax_wide_enough_is_exact_and_a_narrow_one_is_not():
-    law = laws.dirichlet(1.0, 6, 12, seed=1)
-    wide, narrow = (fitted(law, "softmax", width, 800) for width in (5, 1))  # M - 1 differences of logits
-    assert free_contexts.distances(wide, law, 12)["kl_nats"] < 1e-3
-    assert free_contexts.distances(narrow, law, 12)["kl_nats"] > 0.05
+@pytest.mark.parametrize(("contexts", "words"), [(12, 9), (9, 12)])
+def test_a_softmax_of_width_min_n_v_loses_nothing_on_natural_distributions(contexts, words):
+    """Next letters of an English text, in closed form (H W = ln P), by a naive descent in float64, and by Adam."""
+    text = [letter for letter in (Path(__file__).parents[2] / "LICENSE").read_text("utf-8").lower() if letter.isalpha()]
+    by_count = sorted(set(text), key=text.count, reverse=True)
+    pairs = list(pairwise(text))
+    counts = np.array([[pairs.count((c, v)) for v in by_count[:words]] for c in by_count[:contexts]]) + 0.5
+    law = known(np.log(counts / counts.sum(1, keepdims=True)))
+    p = law.p_NM.astype(np.float64) / law.p_NM.sum(1, keepdims=True, dtype=np.float64)
+
+    def kl(h: np.ndarray, w: np.ndarray) -> float:
+        return float((p * (np.log(p) - log_softmax(h @ w))).sum(1).mean())
+
+    left, sigma, right = np.linalg.svd(np.log(p), full_matrices=False)
+    exact = FreeContexts(Head("softmax"), 9, p.shape, bias=False, seed=1, device=CPU)
+    exact.contexts_ND.data, exact.head.decoder.weight.data = torch.from_numpy(left * sigma), torch.from_numpy(right.T)
+    exact.head.double()
+    assert len(sigma) == 9 and kl(left * sigma, right) == pytest.approx(0, abs=1e-13)
+    assert abs(free_contexts.distances(exact, law, contexts)["kl_nats"]) < 3e-7  # P* is rounded to float32
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        h, w = flat[: contexts * 9].reshape(contexts, 9), flat[contexts * 9 :].reshape(9, words)
+        difference = (np.exp(log_softmax(h @ w)) - p) / contexts
+        return kl(h, w), np.concatenate([(difference @ w.T).ravel(), (h.T @ difference).ravel()])
+
+    start = 0.1 * np.random.default_rng(1).standard_normal(9 * (contexts + words))
+    naive = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"ftol": 0, "gtol": 1e-10})
+    assert 0 <= naive.fun + 1e-13 < 1e-9
+    wide, narrow = (fitted(law, "softmax", width, 800) for width in (9, 1))
+    assert free_contexts.distances(wide, law, contexts)["kl_nats"] < 1e-3 * law.no_context_nats
+    assert free_contexts.distances(narrow, law, contexts)["kl_nats"] > 0.05 * law.no_context_nats
 
 
 def test_parameters_are_counted_and_cut_to_equal_ones():

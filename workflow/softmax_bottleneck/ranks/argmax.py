@@ -18,6 +18,16 @@ context vector makes word i beat the rivals. Words that score higher than i at t
 the program is solved again, until word i beats all words or m is zero. An increasing function of the logits, such as a
 cap, changes no result.
 
+Newton's method (Mangasarian 2002, "A Finite Newton Method for Classification") settles almost all words before that.
+Let the rows of A give the leads of word i over all other words at z = (h, t), and t itself. By Gordan's theorem, either
+A z > 0 for some z, or c A = 0 for some weights c >= 0 that are not all zero. With a ridge that becomes smaller, the
+minimum of
+
+    |max(0, 1 - A z)|^2 + ridge |z|^2
+
+approaches such a z, or c = max(0, 1 - A z) approaches such weights. Either one bounds the optimum of the program over
+all words: m is at least the smallest lead at z / max |z|, and at most the sum of |c A| over the sum of the words' c.
+
 Suffixes: V words, D width of a word vector, R words handled at once, S rivals.
 """
 
@@ -44,6 +54,10 @@ SMALLEST_LEAD = 1e-7  # a smaller optimum m counts as zero: the solver's toleran
 RIDGE = 1e-8  # this share of the total variance is added to the covariance in every direction before it is inverted
 STRIDE, NARROW = 8, 128  # narrow directions use every eighth dimension, if word vectors have at least 128
 FLOAT32_RANGE = 1e12  # the largest weight must be below, and above its reciprocal, for directions to be tested
+NEWTON_STEPS = 80  # at most; then linear programs are solved
+NEWTON_ROWS = 4096  # rows of A at once, at most, and four more per dimension: those with the smallest leads
+FIRST_RIDGE, LEAST_RIDGE = 1e-4, 1e-10  # of Newton's method; 1e-10 keeps its equations regular
+SMALLER_RIDGE = 0.1  # factor of the ridge whenever the words with a lead below one stay the same
 TINY = float(np.finfo(np.float64).tiny)
 ROWS, TILE = 256, 4096  # words whose narrow directions are tested at once, against as many other words at a time
 
@@ -272,36 +286,66 @@ class Layer:
         The result is None ("undecided") if the deadline passes, the solver fails, or the lead at the solution is not
         confirmed by scores in float64. The deadline is a time of `time.monotonic`.
         """
-        toward_D = self.axes_DE @ (self.axes_DE.T @ (self.weight_VD[word] - self.mean_D))
-        rivals = self._ahead_of(word, toward_D.astype(self.weight_VD.dtype), 0.0, least=-np.inf)
+        z_E = np.append(self.axes_DE.T @ (self.weight_VD[word] - self.mean_D) * self.scale, 0.0)
+        wins = self._newton(word, z_E)
+        if wins is not None:
+            return wins
+        rivals = self._ahead_of(word, z_E, least=-np.inf)
         while (left_s := deadline - time.monotonic()) > 0:
             found = self._best(word, rivals, left_s)
             if found is None:
                 return None
-            h_D, t, lead = found
+            z_E, lead = found
             if lead <= SMALLEST_LEAD:
                 return False
-            new = np.setdiff1d(self._ahead_of(word, h_D.astype(self.weight_VD.dtype), t, least=0.0), rivals)
+            new = np.setdiff1d(self._ahead_of(word, z_E, least=0.0), rivals)
             if not len(new):
-                return True if self._leads(word, h_D, t) else None
+                return True if self._beats_all(word, z_E) else None
             rivals = np.concatenate([rivals, new])
         return None
 
-    def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float, float] | None:
+    def _newton(self, word: int, z_E: Float64) -> bool | None:
+        """Settle `can_win` by Newton's method from z on, as the module's docstring explains; None if it does not."""
+        ridge, active, lead_V = FIRST_RIDGE, None, self._leads(word, z_E)
+        for _ in range(NEWTON_STEPS):
+            short, before = np.flatnonzero(lead_V < 1.0), active
+            active = np.sort(short[np.argsort(lead_V[short])[: NEWTON_ROWS + 4 * len(z_E)]])
+            ridge = max(ridge * (SMALLER_RIDGE if np.array_equal(active, before) else 1.0), LEAST_RIDGE)
+            row_SE = self._rows(word, active)
+            next_E = np.linalg.solve(row_SE.T @ row_SE + ridge * np.eye(len(z_E)), row_SE.sum(0))
+            next_V = self._leads(word, next_E)
+            next_V[active] = row_SE @ next_E  # in float64, also for weights in float32
+            if next_V.min() > SMALLEST_LEAD * np.abs(next_E).max() and self._beats_all(word, next_E):
+                return True
+            c_S = np.maximum(1.0 - next_V[active], 0.0)
+            if np.abs(c_S @ row_SE).sum() < SMALLEST_LEAD * c_S[active < len(self.bias_V)].sum():
+                return False
+            steps = 2.0 ** -np.arange(10)  # the whole step is the best but near the end
+            points = ((z_E + step * (next_E - z_E), lead_V + step * (next_V - lead_V)) for step in steps)
+            z_E, lead_V = min(points, key=partial(_shortfall, ridge))
+        return None
+
+    def _rows(self, word: int, rivals: Words) -> Float64:
+        """Return the rows of A, scaled, for some words; V stands for the last row, that of t."""
+        words = rivals[rivals < len(self.bias_V)]
+        ahead_SD = self.weight_VD[word].astype(np.float64) - self.weight_VD[words]
+        fixed_S = ahead_SD @ self.start_D + self.bias_V[word] - self.bias_V[words]
+        row_SE = self.scale * np.column_stack([ahead_SD @ self.axes_DE, fixed_S])
+        return row_SE if len(words) == len(rivals) else np.vstack([row_SE, np.eye(row_SE.shape[1])[-1:]])
+
+    def _best(self, word: int, rivals: Words, seconds: float) -> tuple[Float64, float] | None:
         """Solve the linear program of `word` against `rivals` (ids of words); see the module's docstring.
 
         Returns:
-            (h, t, m): the vector h [D], the factor t of the biases and the smallest lead m at the optimum, for word
+            (z, m): the vector y and the factor t, as z [E + 1], and the smallest lead m at the optimum, for word
             vectors and biases multiplied by `scale`. None if the solver fails or needs more than `seconds`.
         """
         from scipy.optimize import linprog  # imported here, because it takes 0.25 s and no step of a run needs it
 
-        ahead_SD = self.weight_VD[rivals].astype(np.float64) - self.weight_VD[word]
-        fixed_S = ahead_SD @ self.start_D + self.bias_V[rivals] - self.bias_V[word]
         width = self.axes_DE.shape[1]
         solved = linprog(
             np.append(np.zeros(width + 1), -1.0),
-            A_ub=np.column_stack([ahead_SD @ self.axes_DE * self.scale, fixed_S * self.scale, np.ones(len(rivals))]),
+            A_ub=np.column_stack([-self._rows(word, rivals), np.ones(len(rivals))]),
             b_ub=np.zeros(len(rivals)),
             bounds=[(-1.0, 1.0)] * width + [(0.0, 1.0), (0.0, None)],
             method="highs",
@@ -309,28 +353,36 @@ class Layer:
         )
         if solved.x is None or solved.status:
             return None
-        t = float(solved.x[width])
-        return self.axes_DE @ solved.x[:width] + t * self.start_D, t, float(solved.x[-1])
+        return solved.x[:-1], float(solved.x[-1])
 
-    def _ahead_of(self, word: int, h_D: Floats, t: float, least: float) -> Words:
-        """Return the ids of the words whose score w . h + b t is at least `least` above the score of `word`.
+    def _ahead_of(self, word: int, z_E: Float64, least: float) -> Words:
+        """Return the ids of the words whose score is at least `least` above the score of `word` at z.
 
         If `least` is -inf, all other words qualify. If more than RIVALS words qualify, or than E if that is more,
         only those with the highest scores are returned. `word` itself is never returned.
         """
-        most = max(RIVALS, self.axes_DE.shape[1])
-        lead_V = self.weight_VD @ h_D + t * self.bias_V
-        lead_V -= lead_V[word]
-        lead_V[word] = lead_V[self.apart] = -np.inf
-        best = np.argpartition(-lead_V, min(most, len(lead_V) - 1))[:most]
-        return best[(lead_V[best] >= least) & (best != word) & ~np.isin(best, self.apart)]
+        most, lead_V = max(RIVALS, self.axes_DE.shape[1]), self._leads(word, z_E)[:-1]
+        best = np.argpartition(lead_V, min(most, len(lead_V) - 1))[:most]
+        return best[(lead_V[best] <= -least) & ~np.isin(best, [word, *self.apart])]
 
-    def _leads(self, word: int, h_D: Float64, t: float) -> bool:
-        """Return True if the word's score w . h + b t, computed in float64, is higher than that of every other word."""
-        own = float(self.weight_VD[word].astype(np.float64) @ h_D + t * self.bias_V[word])
-        score_V = np.concatenate(
-            [self.weight_VD[rows].astype(np.float64) @ h_D for rows in _slices(len(self.bias_V), 8 * len(h_D))]
-        )
-        score_V += t * self.bias_V
-        score_V[word] = score_V[self.apart] = -np.inf
-        return own > float(score_V.max())
+    def _beats_all(self, word: int, z_E: Float64) -> bool:
+        """Return True if the word's score, computed in float64, is higher than that of every other word."""
+        return bool(self._leads(word, z_E, np.float64)[:-1].min() > 0)
+
+    def _leads(self, word: int, z_E: Float64, dtype: type[np.floating[Any]] | None = None) -> Float64:
+        """Return A z, scaled, with 2 for `word` itself and for the words that are left out.
+
+        Products are of type `dtype`, by default the type of the weights.
+        """
+        h_D = (self.axes_DE @ z_E[:-1] + z_E[-1] * self.start_D).astype(dtype or self.weight_VD.dtype)
+        blocks = (self.weight_VD[rows].astype(h_D.dtype, copy=False) for rows in _slices(len(self.bias_V), h_D.nbytes))
+        score_V = np.concatenate([block_RD @ h_D for block_RD in blocks]) + z_E[-1] * self.bias_V
+        lead_V = np.append((score_V[word] - score_V) * self.scale, z_E[-1])
+        lead_V[word] = lead_V[self.apart] = 2.0
+        return lead_V
+
+
+def _shortfall(ridge: float, point: tuple[Float64, Float64]) -> float:
+    """Return |max(0, 1 - A z)|^2 + ridge |z|^2 at the point (z, A z)."""
+    z_E, lead_V = point
+    return float(np.square(np.maximum(1.0 - lead_V, 0.0)).sum() + ridge * z_E @ z_E)
