@@ -54,10 +54,10 @@ SMALLEST_LEAD = 1e-7  # a smaller optimum m counts as zero: the solver's toleran
 RIDGE = 1e-8  # this share of the total variance is added to the covariance in every direction before it is inverted
 STRIDE, NARROW = 8, 128  # narrow directions use every eighth dimension, if word vectors have at least 128
 FLOAT32_RANGE = 1e12  # the largest weight must be below, and above its reciprocal, for directions to be tested
-NEWTON_STEPS = 80  # at most; then linear programs are solved
+NEWTON_STEPS = 400  # at most; then linear programs are solved
 NEWTON_ROWS = 4096  # rows of A at once, at most, and four more per dimension: those with the smallest leads
 FIRST_RIDGE, LEAST_RIDGE = 1e-4, 1e-10  # of Newton's method; 1e-10 keeps its equations regular
-SMALLER_RIDGE = 0.1  # factor of the ridge whenever the words with a lead below one stay the same
+SMALLER_RIDGE = 0.01  # factor of the ridge whenever the words with a lead below one stay the same
 TINY = float(np.finfo(np.float64).tiny)
 ROWS, TILE = 256, 4096  # words whose narrow directions are tested at once, against as many other words at a time
 
