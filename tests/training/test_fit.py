@@ -130,9 +130,9 @@ def test_distances_are_those_of_a_naive_computation(head):
     assert found["excess_ppl"] == pytest.approx(math.exp(entropy + kl) - math.exp(entropy), abs=1e-4)
 
 
-@pytest.mark.parametrize(("contexts", "words"), [(12, 9), (9, 12)])
-def test_a_softmax_of_width_min_n_v_loses_nothing_on_natural_distributions(contexts, words):
+def test_a_softmax_of_width_min_n_v_loses_nothing_on_natural_distributions():
     """Next letters of an English text, in closed form (H W = ln P), by a naive descent in float64, and by Adam."""
+    contexts, words = 12, 9
     text = [letter for letter in (Path(__file__).parents[2] / "LICENSE").read_text("utf-8").lower() if letter.isalpha()]
     by_count = sorted(set(text), key=text.count, reverse=True)
     pairs = list(pairwise(text))
@@ -158,9 +158,8 @@ def test_a_softmax_of_width_min_n_v_loses_nothing_on_natural_distributions(conte
     start = 0.1 * np.random.default_rng(1).standard_normal(9 * (contexts + words))
     naive = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"ftol": 0, "gtol": 1e-10})
     assert 0 <= naive.fun + 1e-13 < 1e-9
-    wide, narrow = (fitted(law, "softmax", width, 800) for width in (9, 1))
+    wide = fitted(law, "softmax", 9, 800)
     assert free_contexts.distances(wide, law, contexts)["kl_nats"] < 1e-3 * law.no_context_nats
-    assert free_contexts.distances(narrow, law, contexts)["kl_nats"] > 0.05 * law.no_context_nats
 
 
 def test_parameters_are_counted_and_cut_to_equal_ones():

@@ -306,7 +306,7 @@ class Layer:
 
     def _newton(self, word: int, z_E: Float64) -> bool | None:
         """Settle `can_win` by Newton's method from z on, as the module's docstring explains; None if it does not."""
-        ridge, active, lead_V = FIRST_RIDGE, None, self._leads(word, z_E)
+        ridge, active, lead_V = FIRST_RIDGE, self.apart[:0], self._leads(word, z_E)
         for _ in range(NEWTON_STEPS):
             short, before = np.flatnonzero(lead_V < 1.0), active
             active = np.sort(short[np.argsort(lead_V[short])[: NEWTON_ROWS + 4 * len(z_E)]])
