@@ -12,6 +12,7 @@ import pytest
 import small
 import torch
 import yaml
+from fit_plans import LANGUAGE
 from softmax_bottleneck import heads
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import crate
@@ -93,12 +94,32 @@ def test_the_code_of_the_head_is_part_of_the_run_id(tmp_path: Path) -> None:
 
     before = run_ids()
     assert run_ids(BLOCKS["python"].replace("#7c8f2b", "#123456") + "# a comment\n") == before
+    assert run_ids(BLOCKS["python"].replace("HEAD = ", "HEAD: Declaration = ")) == before
     softmax, toy = run_ids(BLOCKS["python"].replace("logits.tanh()", "logits.atan()"))
     assert softmax == before[0] and toy != before[1]
     (tmp_path / "beside.py").write_text("X = 1\n", encoding="utf-8")
     with_import = run_ids("import beside\n" + BLOCKS["python"])
     (tmp_path / "beside.py").write_text("X = 2\n", encoding="utf-8")
     assert len({before[1], with_import[1], run_ids("import beside\n" + BLOCKS["python"])[1]}) == 3
+
+
+def test_a_head_imports_files_beside_it_and_the_crate_has_them(place: Path) -> None:
+    """Also if only a mixture of a fit names the head. Its declaration is part of the study's digest."""
+    mixture = {"head": {"name": "mos", "components": 2, "pointwise": "tanhmax"}}
+    fits = {"toy": LANGUAGE | {"models": {"softmax": {"head": "softmax"}, "mos": mixture}}}
+    experiments = {"truth-kl": {"options": {"fits": "toy"}}}
+    file = small.write(place / "config", small.values(heads=["tanhmax.py"], fits=fits, experiments=experiments))
+    (file.parent / "factor_of_tanhmax.py").write_text("FACTOR = 0.5\n", encoding="utf-8")
+    lines = "from factor_of_tanhmax import FACTOR\n" + BLOCKS["python"].replace("= 1.0", "= FACTOR")
+    digests, path = set(), list(sys.path)
+    for colour in ("#7c8f2b", "#123456"):
+        registry._files.cache_clear()
+        file.with_name("tanhmax.py").write_text(lines.replace("#7c8f2b", colour), encoding="utf-8")
+        loaded = small.config.load_study(file)
+        digests.add(loaded.digest)
+    assert heads.build("tanhmax", **SIZES).options.s == 0.5 and sys.path == path
+    assert {"config/tanhmax.py", "config/factor_of_tanhmax.py"} <= crate._contents(loaded, False).keys()
+    assert len(digests) == 2
 
 
 def test_a_study_with_the_head_is_planned_without_torch(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ import yaml
 from rocrate.model import ContextEntity, Entity, File
 from rocrate.rocrate import ROCrate
 
-from softmax_bottleneck.heads import registry
 from softmax_bottleneck.records import verify
 from softmax_bottleneck.store import artefacts, errors, progress
+from softmax_bottleneck.store.fingerprint import closure
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Study, find_config, load_yaml
 
@@ -120,8 +120,8 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
         files[f"config/experiments/{experiment.id}.yaml"] = find_config("experiments", experiment.id, near)
     while base := load_yaml(chain[-1]).get("extends"):
         chain.append(chain[-1].parent / base)
-    heads = [registry.find(name) for name in {run.head.name for run in study.runs}]
-    for path in (*chain, *(head.path for head in heads if not head.module)):
+    heads = sorted(path for path in closure(study.head_files) if isinstance(path, Path))  # and files that they import
+    for path in (*chain, *heads):
         if not path.resolve().is_relative_to(near):
             problem = "the study needs this file, which lies outside the study's folder"
             raise errors.UserError(f"{path}: {problem}. Move both into one folder")

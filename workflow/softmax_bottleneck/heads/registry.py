@@ -6,7 +6,9 @@ files that a study lists under `heads`.
 """
 
 import ast
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -87,7 +89,18 @@ def add(path: Path) -> None:
         UserError: the file cannot be read, declares no head, or its head has the name of another one.
     """
     path = path.resolve()
-    _insert(_files(), HeadFile(head=_required(path), path=path, module="", code=(path,)))
+    with importing_from(path.parent):
+        _insert(_files(), HeadFile(head=_required(path), path=path, module="", code=(path,)))
+
+
+@contextmanager
+def importing_from(folder: Path) -> Iterator[None]:
+    """Put a folder on Python's path while its code is executed in the `with` block, so that files import each other."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
 
 
 def _required(path: Path) -> Declaration:

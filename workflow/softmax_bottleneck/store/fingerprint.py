@@ -123,8 +123,8 @@ def _summary(source: str) -> tuple[str, frozenset[str]]:
     """Return the hash of a module's syntax tree, and the names that the module imports.
 
     `source` is the text of the module. Comments, statements that are only a string, imports under `if TYPE_CHECKING`,
-    and `HEAD = ...` do not count. A name can be a module (`softmax_bottleneck.heads.gss`), or a module with an object
-    in it.
+    and the assignment to `HEAD` do not count. A name can be a module (`softmax_bottleneck.heads.gss`), or a module with
+    an object in it.
     """
     tree = ast.parse(source)
     tree.body = [statement for statement in tree.body if not (_is_for_types(statement) or _declares(statement))]
@@ -148,7 +148,8 @@ def _is_for_types(node: ast.stmt) -> bool:
 
 
 def _declares(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HEAD"
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    return isinstance(target, ast.Name) and target.id == "HEAD"
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -46,13 +46,15 @@ class Head:
     options: Mapping[str, Any] = schema.EMPTY
 
     @property
-    def modules(self) -> tuple[str | Path, ...]:
-        """The modules and files whose code this head needs, sorted, such as `("heads.mos", "heads.softmax")`.
+    def names(self) -> tuple[str, ...]:
+        """The name of this head, and of the heads that its options `pointwise` and `prior` name, sorted."""
+        named = (self.options[part] for part in ("pointwise", "prior") if part in self.options)
+        return tuple(sorted({self.name, *named}))
 
-        If the options `pointwise` or `prior` of the head name other heads, the modules of those heads are included.
-        """
-        names = {self.name, *(str(self.options[part]) for part in ("pointwise", "prior") if part in self.options)}
-        return tuple(sorted({part for name in names for part in registry.find(name).code}, key=str))
+    @property
+    def modules(self) -> tuple[str | Path, ...]:
+        """The modules and files with the code of these heads, sorted, such as `("heads.mos", "heads.softmax")`."""
+        return tuple(sorted({part for name in self.names for part in registry.find(name).code}, key=str))
 
     @classmethod
     def of(cls, options: Mapping[str, Any], where: str) -> Self:

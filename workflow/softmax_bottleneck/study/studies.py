@@ -41,6 +41,7 @@ class Study:
     Attributes:
         file: the study's YAML.
         store: the folders of results and data.
+        head_files: the files of heads that the study lists.
         mirror: folder with copies of the corpora (None: files are downloaded).
         labels: model -> label in tables and figures.
         experiments: the study's experiments, restricted to models and datasets of this study.
@@ -87,6 +88,7 @@ class Study:
     tuning: Tuning | None = None
     tuned: tuple[TunedModel, ...] = ()
     contrasts: study_file.Contrasts | None = None
+    head_files: tuple[Path, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -107,8 +109,10 @@ class Study:
         datasets = {name: dataclasses.asdict(dataset) | {"folder": None} for name, dataset in self.datasets.items()}
         words = [self.name, self.title, self.description, self.labels, self.fit_labels]
         named = [dataclasses.asdict(part) for part in (self.tuning, self.contrasts) if part]
-        heads = [registry.declaration(name) for name in sorted({run.head.name for run in (*self.runs, *self.searched)})]
-        named += [vars(head) | {"options": ""} for head in heads]
+        fitted = [head for unit in self.units for fit in unit.fits for head in (fit.head, fit.equal_to) if head]
+        heads = [*(run.head for run in (*self.runs, *self.searched)), *fitted]
+        names = sorted({name for head in heads for name in head.names})
+        named += [vars(registry.declaration(name)) | {"options": ""} for name in names]
         return digest([*words, shown, made, datasets, *named])[:12]
 
     def updated(self, with_choices: bool = True) -> "Study":
@@ -335,8 +339,9 @@ def load_study(
     """
     given = dict(overrides or {})
     declared, store = _read_declaration(file, given), store or Store()
-    for path in declared.heads:
-        registry.add(file.parent / path)
+    head_files = tuple((file.parent / path).resolve() for path in declared.heads)
+    for path in head_files:
+        registry.add(path)
     plan = _Planner(declared, file, store.study_folder(declared.study) / "choices" if with_choices else None)
     planned: dict[tuple[str, str], PlannedModel] = {}
     tuned: list[TunedModel] = []
@@ -370,6 +375,7 @@ def load_study(
         fit_labels={name: fits.labels for name, fits in declared.fits.items()},
         absent_truths=_absent_truths(declared),
         tuned=tuple(tuned),
+        head_files=head_files,
         overrides=given,
         **{key: getattr(declared, key) for key in UNCHANGED},
     )
