@@ -117,6 +117,7 @@ def test_a_head_imports_files_beside_it_and_the_crate_has_them(place: Path) -> N
         file.with_name("tanhmax.py").write_text(lines.replace("#7c8f2b", colour), encoding="utf-8")
         loaded = small.config.load_study(file)
         digests.add(loaded.digest)
+    del sys.modules["factor_of_tanhmax"]
     assert heads.build("tanhmax", **SIZES).options.s == 0.5 and sys.path == path
     assert {"config/tanhmax.py", "config/factor_of_tanhmax.py"} <= crate._contents(loaded, False).keys()
     assert len(digests) == 2

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from softmax_bottleneck.heads.declaration import Declaration
-from softmax_bottleneck.heads.registry import HeadFile, declaration, declarations, find, names, options
+from softmax_bottleneck.heads.registry import HeadFile, declaration, declarations, find, importing_from, names, options
 from softmax_bottleneck.store.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def _imported(file: HeadFile) -> ModuleType:
         spec: Any = importlib.util.spec_from_file_location(name, file.path)
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
-            spec.loader.exec_module(module)
+            with importing_from(file.path.parent):
+                spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
