@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import small
 from softmax_bottleneck.measuring import evaluate, spectrum, wordsim
+from softmax_bottleneck.steps import measure as step_measure
 from softmax_bottleneck.steps.measure import measure
-from softmax_bottleneck.store import fingerprint
+from softmax_bottleneck.store import artefacts, fingerprint
 from softmax_bottleneck.study import Study
 
 MODULES = {"evaluate": evaluate, "spectrum": spectrum, "wordsim": wordsim}
@@ -45,6 +46,19 @@ def test_only_a_step_with_a_missing_or_damaged_file_is_repeated(study, called, n
     damage(folder / name)
     measure(study, study.needed[0].path, small.quiet)
     assert called == steps and small.tree(folder) == before
+
+
+def test_contexts_count_by_their_content_not_by_the_name_of_their_file(study, called, monkeypatch, tmp_path):
+    file = tmp_path / "toy_contexts.csv"
+    for module in (evaluate, step_measure):
+        monkeypatch.setattr(module, "contexts_file", lambda *_: file)
+    for index, count in ((60, 1), (60, 1), (71, 2)):
+        file.write_text(
+            f"group,context,true_next_token,test_target_index_0based,n_contexts_tokens_quoted\ntoy,1,,{index},5\n"
+        )
+        measure(study, study.needed[0].path, small.quiet)
+        (shown,) = artefacts.read_json(folder_of(study) / "topk.json")["contexts"]
+        assert shown["index"] == index and called.count("evaluate") == count
 
 
 @pytest.mark.parametrize("step", MODULES)

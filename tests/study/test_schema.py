@@ -70,6 +70,7 @@ DATASETS: list[tuple[dict[str, Any], list[str]]] = [
     ({"wordsim": "nope"}, ["'nope'"]),
     ({"wordsim": "ptb"}, ["wordsim", "'ptb'", "benchmarks"]),
     ({"contexts": "../../parthiban2021_sm_table2_contexts.csv"}, ["contexts"]),
+    ({"contexts": "absent_contexts.csv"}, ["contexts", "absent"]),
     ({"expected": {"tokens": {"trian": 5}}}, ["expected.tokens.trian", "'train'"]),
     ({"base": "word-sim", "vocabulary_size": 5, "train_tokens": 50}, ["base", "'word-sim'", "corpus"]),
     ({"base": "tiny", "vocabulary_size": 5, "train_tokens": 50}, ["base", "cut from itself"]),

@@ -10,8 +10,10 @@ from snakemake.exceptions import WorkflowError
 from softmax_bottleneck import study as settings
 from softmax_bottleneck.jobs.locks import acquire_lock
 from softmax_bottleneck.jobs.workflow import export_workflow
+from softmax_bottleneck.measuring.computed import contexts_file
 from softmax_bottleneck.records import records
 from softmax_bottleneck.report import numbers
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.paths import OVERVIEW, Store
 from softmax_bottleneck.store.errors import BusyError, UserError
 from softmax_bottleneck.store.fingerprint import step_code

@@ -55,9 +55,10 @@ def benchmarks_of(wildcards):
 
 
 def measure_settings(wildcards):
-    """Return the settings of a run's dataset that affect its measurements but not its run_id."""
+    """Return what affects a run's measurements but not its run_id: published contexts, and settings of its dataset."""
     dataset = STUDY.datasets[MODELS[wildcards.run].dataset]
-    return [dataset.contexts, dataset.rank_contexts, dataset.wordsim]
+    contexts = contexts_file(STUDY, dataset.name)
+    return [contexts and artefacts.sha256_file(contexts), dataset.rank_contexts, dataset.wordsim]
 
 
 def of_workflow(*patterns):

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from softmax_bottleneck.store.paths import PUBLISHED
 from softmax_bottleneck.study import Study
 
 
@@ -23,11 +25,12 @@ class Computed:
     message: str
 
 
-def contexts_file(study: Study, name: str) -> str | None:
-    """Return the name of the file in report/published that lists contexts of the test text of the dataset `name`.
+def contexts_file(study: Study, name: str) -> Path | None:
+    """Return the file in report/published that lists contexts of the test text of the dataset `name`.
 
     `evaluate` stores the predicted words at these contexts. A dataset without a file uses the file of its `base`, the
     dataset that it is an excerpt of. The result is None if neither has a file.
     """
     dataset = study.dataset(name)
-    return dataset.contexts or (study.dataset(dataset.base).contexts if dataset.base else None)
+    named = dataset.contexts or (study.dataset(dataset.base).contexts if dataset.base else None)
+    return PUBLISHED / named if named else None

@@ -11,13 +11,12 @@ from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.heads.lms_plif import PiecewiseLinear
 from softmax_bottleneck.measuring import known_truth, perplexity, predictions
 from softmax_bottleneck.measuring.computed import Computed, contexts_file
-from softmax_bottleneck.store import artefacts, paths
+from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Run, Study
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training.model import LanguageModel
 from softmax_bottleneck.training.trained import loaded
 
-PUBLISHED = paths.ROOT / "report" / "published"
 GRID = 321  # points at which a learned function is stored: 0.125 apart if its domain is [-20, 20], as published
 
 
@@ -68,10 +67,10 @@ def _places(study: Study, name: str, tokens: Corpus) -> tuple[predictions.Place,
     Raises:
         DataError: the test text lacks the published word at a published position.
     """
-    named = contexts_file(study, name)
-    if not named:
+    file = contexts_file(study, name)
+    if not file:
         return predictions.sampled_places(tokens)
-    places = predictions.published_places(PUBLISHED / named)
+    places = predictions.published_places(file)
     predictions.check_places(places, tokens)
     return places
 

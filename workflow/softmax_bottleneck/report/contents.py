@@ -21,11 +21,11 @@ from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.numbers import number, spread
 from softmax_bottleneck.report.page import table_page
 from softmax_bottleneck.report.side_by_side import as_text, side_by_side
-from softmax_bottleneck.report.source import PUBLISHED, label, paper_study, published_dataset
+from softmax_bottleneck.report.source import label, paper_study, published_dataset
 from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.store import artefacts, provenance
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.store.paths import ROOT
+from softmax_bottleneck.store.paths import PUBLISHED, ROOT
 from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, load_experiment
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.

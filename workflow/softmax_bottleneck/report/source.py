@@ -24,13 +24,12 @@ from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
-from softmax_bottleneck.store import paths
 from softmax_bottleneck.store.errors import UserError
+from softmax_bottleneck.store.paths import PUBLISHED, ROOT
 from softmax_bottleneck.study import Column, Dataset, Run, Study, did_you_mean, load_dataset, load_study
 from softmax_bottleneck.study.study_file import PlannedExperiment
 
-PAPER_STUDY = paths.ROOT / "config" / "paper.yaml"
-PUBLISHED = paths.ROOT / "report" / "published"
+PAPER_STUDY = ROOT / "config" / "paper.yaml"
 # Models that the papers quote and nobody here trains.
 QUOTED = {
     "mos-yang2018": "MoS (as printed by Yang et al. 2018)",

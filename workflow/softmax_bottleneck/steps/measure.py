@@ -104,30 +104,25 @@ def made_by(step: str, study: Study, run: Run) -> dict[str, Any]:
     """Return what determines a step's numbers for a run besides the input files: the code and a setting.
 
     The dict has the keys `step` (the name), `code` (the fingerprint) and `setting`. `setting` is the value of a key of
-    the run's dataset: `rank_contexts` for `spectrum` (a number of contexts), `wordsim` for `wordsim` (the dataset
-    with the benchmarks) and `contexts` for `evaluate` (a file name, see `contexts_file`). `setting` is None
-    if the key is not set.
+    the run's dataset: `rank_contexts` for `spectrum` (a number of contexts) and `wordsim` for `wordsim` (the dataset
+    with the benchmarks). It is None for `evaluate`, and if the key is not set.
     """
     dataset = study.dataset(run.dataset)
-    setting = {
-        "evaluate": contexts_file(study, run.dataset),
-        "spectrum": dataset.rank_contexts,
-        "wordsim": dataset.wordsim,
-    }
-    return {"step": step, "code": fingerprint.fingerprint(f"measuring.{step}"), "setting": setting[step]}
+    setting = {"spectrum": dataset.rank_contexts, "wordsim": dataset.wordsim}.get(step)
+    return {"step": step, "code": fingerprint.fingerprint(f"measuring.{step}"), "setting": setting}
 
 
 def _inputs(study: Study, run: Run, folder: Path, step: str) -> dict[str, Path]:
     """Return {name: path} of the files whose hashes decide whether the results of a step are up to date.
 
-    These are done.json for the step `evaluate`, done.json and the files of the benchmarks for `wordsim`, and
-    measure.json for `spectrum`. The weights and hidden.npz need no entry, because listed files hold their hashes:
-    done.json has the hash of the weights, and measure.json has the hashes of done.json and hidden.npz. The provenance
-    of the result stores the hashes of the listed files by these names.
+    These are done.json and the file of published contexts (`contexts_file`) for the step `evaluate`, done.json and the
+    files of the benchmarks for `wordsim`, and measure.json for `spectrum`. The weights and hidden.npz need no entry,
+    because listed files hold their hashes: done.json has the hash of the weights, and measure.json has the hashes of
+    done.json and hidden.npz. The provenance of the result stores the hashes of the listed files by these names.
     """
     if step == "spectrum":
         return {"measure.json": folder / "measure.json"}
     inputs = {run_record.DONE_FILE: folder / run_record.DONE_FILE}
-    if step == "wordsim":
-        inputs |= {path.name: path for path in wordsim.benchmark_files(study, run).values()}
-    return inputs
+    benchmarks = wordsim.benchmark_files(study, run).values() if step == "wordsim" else ()
+    contexts = contexts_file(study, run.dataset) if step == "evaluate" else None
+    return inputs | {path.name: path for path in (*benchmarks, contexts) if path}

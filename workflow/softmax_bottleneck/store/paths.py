@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]  # of the repository: config/, report/, workflow/
+PUBLISHED = ROOT / "report" / "published"
 # Folders in results/ that are not studies.
 SHARED = frozenset(["corpora", "tokens", "runs", "jobs", "fits", "own", "logs", "benchmarks"])
 OVERVIEW = ("figures/overview.svg", "figures/overview.csv")  # files that every study has in its folder

@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from softmax_bottleneck.store import artefacts, schema
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.fingerprint import fingerprint, step_code
+from softmax_bottleneck.store.paths import PUBLISHED
 from softmax_bottleneck.study import languages, runs
 
 OWN_BENCHMARK = "self"  # value of `wordsim`: the word pairs whose similarity follows from a language's distribution
@@ -133,6 +134,8 @@ class Dataset:
             raise ValueError("base, vocabulary_size, train_tokens: set all three (they cut a corpus from base) or none")
         if self.base == self.name:
             raise ValueError("base: a corpus cannot be cut from itself")
+        if self.contexts and not (PUBLISHED / self.contexts).is_file():
+            raise ValueError(f"contexts: no file {PUBLISHED / self.contexts}")
         for kind, settings in (("language", self.language), ("repeat", self.repeat)):
             if (self.kind == kind) != (settings is not None):
                 raise ValueError(f"`{kind}` must be set if kind is {kind}, and left out otherwise")

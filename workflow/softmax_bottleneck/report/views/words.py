@@ -21,9 +21,10 @@ from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
 from softmax_bottleneck.report import plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section
-from softmax_bottleneck.report.source import PUBLISHED, Source, read_published
+from softmax_bottleneck.report.source import Source, read_published
 from softmax_bottleneck.statistics.correlations import win_matrix
 from softmax_bottleneck.statistics.samples import Summary
+from softmax_bottleneck.store.paths import PUBLISHED
 from softmax_bottleneck.study import Column, Run
 
 SIDES = ["measured", "published"]
