@@ -165,6 +165,11 @@ def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):
     ):
         with pytest.raises(UserError, match=rf"experiments\.{name}: options: .* no {lacking}\."):
             views.check_options(dataclasses.replace(study, experiments=(changed(name, **options),)))
+    price = config.load_study(config.ROOT / "config" / "price.yaml")
+    for other, view in ((study, "price"), (price, "fit-loss")):  # each with the plan of the other
+        table = next(one for one in other.experiments if one.kind == "table" and one.fits)
+        with pytest.raises(UserError, match=rf"experiments\.{table.id}: options: fits: .* is of kind"):
+            views.check_options(dataclasses.replace(other, experiments=(dataclasses.replace(table, view=view),)))
     assert views.build(study, changed("truth-kl", metric="test_ppl"), filled).sections == ()
     ranks = views.build(study, changed("truth-measured-rank", metrics=["kl_nats"]), filled)
     assert len(ranks.csv.splitlines()) == 1 + 2 * 2 * 2 * 3

@@ -14,7 +14,7 @@ A data frame of fits has one line per fit and these columns:
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -64,13 +64,16 @@ class Frames:
     names: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, plan: str, *settings: str) -> "Frames":
+    def of(cls, source: Source, plan: str, *settings: str, kinds: Collection[str] = tuple(SETTINGS)) -> "Frames":
         """Return the fits and true distributions of the plan `plan`, from the records of the study in `source`.
 
         Raises:
-            UserError: the plan has no column with one of `settings`, such as `alpha`.
+            UserError: the plan is of none of the `kinds`, or has no column with one of `settings`, such as `alpha`.
         """
         for unit in source.study.fits.get(plan, ())[:1]:
+            if unit.kind not in kinds:
+                problem = f"{plan!r} is of kind {unit.kind}. Expected one of kind {' or '.join(kinds)}"
+                raise UserError(f"options: fits: {problem}. Name another plan, or use another view")
             if unknown := set(settings) - SETTINGS[unit.kind]:
                 known = ", ".join(sorted(SETTINGS[unit.kind]))
                 problem = f"{plan!r} is of kind {unit.kind} and has no {min(unknown)}"
@@ -107,7 +110,7 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
         fits: name of the plan, an entry under `fits` of the study.
         metric: metric of the cells, by default KL(P*||Q) in nats, where Q is the fitted distribution.
     """
-    frames = Frames.of(source, fits)
+    frames = Frames.of(source, fits, kinds=("dirichlet", "language"))
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in DISTRIBUTIONS if key in frames.fits]
     for truth, of_truth in frames.fits.groupby(keys, sort=True) if metric in frames.fits else ():

@@ -31,7 +31,7 @@ def price_table(source: Source, *, fits: str) -> Iterator[Section]:
     Below a number stand the price with its interval and, for heads other than the softmax, the gain in points of the
     context-free KL with its interval, the gain at equal time, and the verdict. The note has the verdict on the truth.
     """
-    frames = Frames.of(source, fits)
+    frames = Frames.of(source, fits, kinds=["natural"])
     every = natural.prices(frames.fits, frames.truths)
     for truth, part in groupby(every, key=lambda price: price.truth):
         found = {(price.model, price.width): price for price in part}
@@ -77,7 +77,7 @@ def price_top_table(source: Source, *, fits: str, width: int) -> Iterator[Sectio
 
     All numbers are means over seeds at one planned width.
     """
-    frames = Frames.of(source, fits)
+    frames = Frames.of(source, fits, kinds=["natural"])
     own = natural.compared(frames.fits)
     own = own[own["d"] == width] if "d" in own else own
     parts = sorted((name for name in map(str, own) if name.startswith(TOP)), key=lambda name: int(name[len(TOP) :]))
@@ -95,7 +95,7 @@ def price_top_table(source: Source, *, fits: str, width: int) -> Iterator[Sectio
 # --- the figure -----------------------------------------------------------------------------------------------------
 def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
     """Draw the price against the width in a panel per truth: a labelled line per head, with 95 % intervals."""
-    frames = Frames.of(source, fits)
+    frames = Frames.of(source, fits, kinds=["natural"])
     found = natural.prices(frames.fits, frames.truths)
     if not found:
         return plots.only_text(plots.NOTHING, pd.DataFrame(columns=["truth", "model"]))
