@@ -131,6 +131,23 @@ def test_differences_only_where_the_setting_is_the_published_one(finished) -> No
         assert not source.same_setting(changed)
 
 
+@pytest.mark.parametrize(("models", "published"), [
+    ("sigsoftmax: {head: sigsoftmax}", "57.05"), ("sigsoftmax: {head: sigsoftmax}\n  ss: {head: sigsoftmax}", None),
+    ("sigsoftmax: {head: sigsoftmax}\n  other: {head: sigsoftmax}", None),
+    ("sigsoftmax: {head: sigsoftmax, body: {kind: transformer, attention_heads: 2}}", None),
+])  # fmt: skip
+def test_the_only_model_with_a_published_head_has_its_numbers(place: Path, models: str, published: str | None) -> None:
+    """A model `ss` has them by its name, whatever else the study has."""
+    study = fake.load(
+        place, fake.showing("parthiban2021-table2: {models: all}").replace("ss: {head: sigsoftmax}", models)
+    )
+    table = views.build(study, study.experiments[0], collection.collect(study))
+    rows = {row.key: row.cells for section in table.sections for row in section.rows if section.dataset == "truth-demo"}
+    index = table.sections[0].columns.index("Test perplexity")
+    numbers = {model: one[index].published and one[index].published.value for model, one in rows.items()}
+    assert numbers["sigsoftmax"] == published and numbers.get("ss") == (None if published else "57.05")
+
+
 def test_a_difference_on_the_edge_of_the_published_spread() -> None:
     def compared(mean: float, *printed: str) -> cells.Cell:
         return cells.Cell(cells.MeasuredCell(mean), cells.PublishedCell(*printed), same=True)

@@ -29,8 +29,9 @@ class Declaration:
             `mixture`, several softmaxes, contexts or logits mixed; or `other`.
         options: the class of the head's options, made by `schema.section`.
         colour: colour in figures as a hex code; without one, figures choose a spare colour.
-        published_as: name of the head's model in report/published, if it is another than `name`. A dataset's
-            `published_as` names a corpus there, a column's a metric.
+        published_as: name of the head's model in report/published, if it is another than `name`. A study's model with
+            another name has the published numbers of this one if it is the only model with this head, at the published
+            options. A dataset's `published_as` names a corpus there, a column's a metric.
         is_log_linear: true if log-probabilities are linear in a context vector as wide as the decoder, at the default
             options. Their rank is then at most that width plus two.
     """

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import pandas as pd
 from pydantic import AfterValidator
 
-from softmax_bottleneck.heads.registry import declarations
+from softmax_bottleneck.heads.registry import declaration, declarations
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import cells, numbers
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of
@@ -91,9 +91,13 @@ def paper_study() -> Study:
     return load_study(PAPER_STUDY)
 
 
-def same_setting(run: Run) -> bool:
-    """Return True if a run has the settings that config/paper.yaml gives its model on its corpus, whatever its seed."""
-    published = (other for other in paper_study().runs if (other.dataset, other.model) == (run.dataset, run.model))
+def same_setting(run: Run, name: str = "") -> bool:
+    """Return True if a run has the settings that config/paper.yaml gives its model on its corpus, whatever its seed.
+
+    `name` is the model's name in config/paper.yaml, by default the run's.
+    """
+    key = run.dataset, name or run.model
+    published = (other for other in paper_study().runs if (other.dataset, other.model) == key)
     return any(other.settings == run.settings for other in published)
 
 
@@ -138,6 +142,7 @@ class Source:
         datasets: the study's corpora for the experiment; proxies replace a published corpus that the study lacks.
         corpora: all of `datasets`, then the corpora in the experiment's YAML that the study lacks and has no proxy for.
         models: {model: label} of the models of the experiment that are in the study.
+        published_names: {model: its name in report/published}; `published_rows` of the experiment may replace it.
         rows: {model: label} of all of `models`, then of the models in the experiment's YAML that the study lacks.
     """
 
@@ -147,14 +152,35 @@ class Source:
         self.datasets = experiment.datasets
         self.corpora = (*experiment.datasets, *experiment.absent_datasets)
         self.models = {model: label(study, model) for model in experiment.models}
-        self.rows = self.models | {model: label(study, model) for model in experiment.absent}
         self._runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in study.runs_of(experiment):
             self._runs[run.dataset, run.model].append(run)
-        self._same = {pair: all(map(same_setting, runs)) for pair, runs in self._runs.items()}
         self._published: dict[tuple[str, str, str], list[dict[Any, str]]] = defaultdict(list)
         for row in self.published.to_dict("records"):
             self._published[row["dataset"], row["model"], row["metric"]].append(row)
+        self.published_names = {model: self._published_name(model) for model in self.models}
+        absent = [model for model in experiment.absent if model not in self.published_names.values()]
+        self.rows = self.models | {model: label(study, model) for model in absent}
+        self._same = {
+            (dataset, model): all(same_setting(run, self.published_names[model]) for run in runs)
+            for (dataset, model), runs in self._runs.items()
+        }
+
+    def _published_name(self, model: str) -> str:
+        """Return the name of a model of the study in report/published.
+
+        It is the model's own name. If neither the files nor config/paper.yaml have this name, and the experiment has no
+        `published_rows`, it is the `published_as` of the model's head. For this, no other model may have that name or
+        that head, and the head's options and the kind of body must be those of config/paper.yaml.
+        """
+        runs = {other: first for (_, other), (first, *_) in self._runs.items()}
+        alike = [other for other, run in runs.items() if model in runs and run.head.name == runs[model].head.name]
+        name = declaration(runs[model].head.name).published_as if alike == [model] else ""
+        is_known = model in paper_study().labels or any(model == other for _, other, _ in self._published)
+        if not name or name in self.models or is_known or self.experiment.published_rows:
+            return model
+        paper = [(run.head, run.body.kind) for run in paper_study().runs if run.model == name]
+        return name if (runs[model].head, runs[model].body.kind) in paper else model
 
     @property
     def caption(self) -> str:
@@ -296,7 +322,8 @@ class Source:
         Args:
             corpus: name of the corpus in the files of report/published.
             model: name of the model in the study. If the experiment's `published_rows` has an entry for the model, that
-                entry may give the model's name in the files, and filters that apply besides `filters`.
+                entry may give the model's name in the files, and filters that apply besides `filters`. Otherwise
+                `_published_name` gives the name.
             metric: name of the metric in the files.
             filters: {column of the files: regular expression that its value must match}; by default no filters.
 
@@ -304,7 +331,7 @@ class Source:
             UserError: the filters leave two different published numbers.
         """
         named = dict(self.experiment.published_rows.get(model, {}))
-        rows = self._published.get((corpus, named.pop("model", model), metric), [])
+        rows = self._published.get((corpus, named.pop("model", self.published_names.get(model, model)), metric), [])
         patterns = [*named.items(), *(filters or {}).items()]
         chosen = [row for row in rows if all(re.search(pattern, row[column]) for column, pattern in patterns)]
         distinct = list(dict.fromkeys((row["value"], row["std"], row["n"]) for row in chosen))

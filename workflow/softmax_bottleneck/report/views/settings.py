@@ -52,7 +52,7 @@ def settings_table(source: Source, dataset: str, *, settings: tuple[Setting, ...
     published_names = {line.setting: line.published for line in settings}
 
     def cell(setting: str, model: str) -> Cell:
-        name = source.experiment.published_rows.get(model, {}).get("model", model)
+        name = source.experiment.published_rows.get(model, {}).get("model", source.published_names.get(model, model))
         rows = source.published[source.published["metric"] == published_names[setting]]
         # A published value may apply to all models (model `all`) or to both corpora (such as `ptb+wt2`).
         of_corpus = rows["dataset"].str.split("+").map(lambda names: source.corpus(dataset) in names)
