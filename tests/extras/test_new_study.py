@@ -68,6 +68,13 @@ def test_three_plain_files_become_a_study_that_can_be_run(texts: Path, capsys: p
     assert train == train.lower() and min(words.values()) >= 3
 
 
+@pytest.mark.parametrize("name", ["2024", "no", "1.5"])
+def test_a_name_that_yaml_would_read_as_a_number_or_a_boolean_stays_text(texts: Path, name: str) -> None:
+    assert main(["new-study", "--texts", str(texts), "--name", name]) == 0
+    study = config.load_study(Path(f"config/{name}.yaml"))
+    assert study.name == name and study.datasets[name].title == name
+
+
 @pytest.mark.parametrize("prefix", ["", "wiki."])
 def test_named_splits_and_words_with_unk_stay_as_they_are(texts: Path, prefix: str) -> None:
     for path in texts.iterdir():

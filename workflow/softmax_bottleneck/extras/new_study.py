@@ -43,9 +43,9 @@ Lines = list[list[str]]
 
 STUDY = Path(__file__).with_suffix(".yaml")
 DATASET = """# Written by `make new-study` from {folder}.
-name: {name}
+name: "{name}"
 kind: corpus
-title: {title}
+title: "{title}"
 files:
   train.txt: {{path: {name}/train.txt}}
   valid.txt: {{path: {name}/valid.txt}}
