@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import locks, processes, workflow
 from softmax_bottleneck.store.errors import BusyError
 from tiny_runs import of_parent, write_lease
@@ -113,3 +114,15 @@ def test_the_workflow_is_a_process_of_this_machine_and_may_have_ended(monkeypatc
         assert workflow.workflow_process() == expected and (expected is None or expected.lives == lives)
     workflow.export_workflow()
     assert workflow.workflow_process() == processes.Process.of(os.getpid())
+
+
+def test_a_report_by_hand_is_refused_beside_a_workflow_and_a_step_of_it_is_not(begun, monkeypatch):
+    command = ["collect", "--study", str(begun.file)]
+    monkeypatch.delenv(workflow.PROCESS_VARIABLE, raising=False)
+    locks.acquire_lock()
+    assert main(command) == BusyError.exit_code == 75
+    monkeypatch.setenv(workflow.PROCESS_VARIABLE, "1 2 elsewhere")
+    assert main(command) == 0
+    monkeypatch.delenv(workflow.PROCESS_VARIABLE)
+    locks._held.pop().close()
+    assert [main(command), main(command)] == [0, 0] and not locks._held

@@ -16,13 +16,14 @@ import inspect
 import os
 import textwrap
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from softmax_bottleneck import study as config
 from softmax_bottleneck.jobs.interrupt import stopped_with_workflow
+from softmax_bottleneck.jobs.locks import no_workflow_beside
 from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.jobs.workflow import note
 from softmax_bottleneck.statistics.samples import NotFiniteError
@@ -31,6 +32,7 @@ from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study
 
 EXIT_DISK, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 74, 130, 141
+OF_REPORT = ("collect", "render", "report")  # called by hand, they do not run beside a workflow
 EPILOG = (
     "Exit codes: 0 done, 1 a bug, 2 an error that you can fix, 3 results incomplete, 10 diverged, 74 disk full or "
     "failing, 75 try again, 130 and 143 stopped by a signal after saving, 141 the reader closed the output."
@@ -88,7 +90,8 @@ def _call(args: argparse.Namespace, say: Say) -> None:
     module, _, name = COMMANDS[args.step][0].partition(":")
     function = getattr(import_module(f"softmax_bottleneck.{module}"), name)
     given = vars(args) | {"options": args, "say": say} | ({"study": _study(args)} if "study" in args else {})
-    done = function(**{name: given[name] for name in inspect.signature(function).parameters})
+    with no_workflow_beside() if args.step in OF_REPORT else nullcontext():
+        done = function(**{name: given[name] for name in inspect.signature(function).parameters})
     if "diverged_ok" in args and not args.diverged_ok and done and done["status"] == "diverged":
         advice = "this is recorded as its result, and a repetition would diverge again"
         raise errors.DivergedResultError(f"{args.path}: diverged: {done['reason']}; {advice}")

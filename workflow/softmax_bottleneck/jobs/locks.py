@@ -22,11 +22,13 @@ import platform
 import tempfile
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from softmax_bottleneck.jobs import processes
+from softmax_bottleneck.jobs.workflow import PROCESS_VARIABLE
 from softmax_bottleneck.store import artefacts, errors, paths
 
 LOCK_FILE = ".workflow.lock"
@@ -83,6 +85,22 @@ def acquire_lock() -> Lock:
     file.write(f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
     file.flush()
     return environment, [descriptor]
+
+
+@contextmanager
+def no_workflow_beside() -> Iterator[None]:
+    """Hold the lock of the results folder in a `with` block, unless a workflow has started this process.
+
+    Raises:
+        BusyError: a workflow runs in this folder, or another command that holds the lock.
+        UserError: a folder is not writable.
+    """
+    is_taken = not os.environ.get(PROCESS_VARIABLE) and bool(acquire_lock()[1])
+    try:
+        yield
+    finally:
+        if is_taken:
+            _held.pop().close()
 
 
 # --- the lease of a run ---------------------------------------------------------------------------------------------
