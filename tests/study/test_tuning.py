@@ -6,6 +6,8 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import fake_results as fake
 import numpy as np
@@ -20,7 +22,7 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.study import Run, Study, costs, plan
 from softmax_bottleneck.study.study_file import Tuning
-from softmax_bottleneck.study.tuning import Point, decide
+from softmax_bottleneck.study.tuning import Point, Round, Trial, TunedModel, decide
 from softmax_bottleneck.training import feasibility
 
 ROOT = Path(__file__).parents[2]
@@ -147,12 +149,26 @@ def test_a_choice_at_the_limit_is_not_bracketed_and_divergence_is_a_bracket(tmp_
     edge = end_rounds(study, lambda run: 9 - math.log(run.schedule.learning_rate))
     assert {run.schedule.learning_rate for run in edge.runs} == {64.0}  # two steps beyond 1, 4
     assert not any(one.choice and one.choice["interior"] for one in edge.tuned)
+    said: list[str] = []
+    choose(edge, edge.tuned[0].rounds[-1].path, said.append)
+    assert "edge" in said[-1]
     other = study_in(tmp_path, study="other")
     bracketed = end_rounds(other, lambda run: by_rate(run) and 9 - math.log(run.schedule.learning_rate))
     assert {run.schedule.learning_rate for run in bracketed.runs} == {16.0}
     assert all(one.choice and one.choice["interior"] for one in bracketed.tuned)
     with pytest.raises(UserError, match="diverged on tiny"):
         end_rounds(study_in(tmp_path, study="third"), lambda run: None)
+
+
+def test_the_figure_marks_the_chosen_point_and_not_the_lowest_perplexity() -> None:
+    """A search by `steps` can choose another one."""
+    ppls: dict[str, float] = {"m1": 20.0, "m4": 30.0, "m16": 40.0}
+    runs: list[Any] = [SimpleNamespace(model=model, seed=9, path=model) for model in ppls]
+    trials = tuple(Trial({RATE: rate}, (run,)) for rate, run in zip((1, 4, 16), runs, strict=True))
+    tuned = TunedModel((Round("tiny", "m", trials),), {"best": {RATE: 4}, "interior": True}, ())
+    source: Any = SimpleNamespace(records=SimpleNamespace(values=lambda dataset, model, *_: {9: ppls[model]}))
+    shown = [(rate, ppl, best) for *_, rate, ppl, best, _ in views._trials(source, tuned, RATE)]
+    assert shown == [(1, pytest.approx(20), False), (4, pytest.approx(30), True), (16, pytest.approx(40), False)]
 
 
 def test_an_edit_of_the_grid_or_the_settings_makes_new_choices(tmp_path: Path, study: Study) -> None:

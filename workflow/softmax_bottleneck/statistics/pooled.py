@@ -12,6 +12,7 @@ from statistics import fmean  # of the standard library
 import numpy as np
 from scipy import special
 
+from softmax_bottleneck.statistics.bracketing import is_interior
 from softmax_bottleneck.statistics.intervals import ALPHA, INF, MIN_RUNS, Interval
 
 
@@ -43,7 +44,7 @@ class Choice:
     @property
     def is_interior(self) -> bool:
         """True if smaller and larger values were tried."""
-        return self.tried[0] < self.value < self.tried[-1]
+        return is_interior(self.value, self.tried)
 
     def compared(self, seeds: Iterable[int]) -> list[int]:
         """Return the seeds to compare: those that chose nothing if they are at least MIN_RUNS, or else all."""

@@ -51,7 +51,8 @@ def choose(study: Study, path: str, say: progress.Say) -> None:
     block = provenance.block(made_by=fingerprint.step_code("choose"), parents=parents)
     artefacts.write_json(study.choice_file(path), content | {"provenance": block})
     values = ", ".join(f"{setting} = {value}" for setting, value in best.items())
-    verdict = f"{len(decision.following)} more to try" if decision.following else "chosen"
+    ending = "chosen" if decision.interior else "chosen at the edge of what was tried"
+    verdict = f"{len(decision.following)} more to try" if decision.following else ending
     say(f"{path}: {tuning.by} {ppls[decision.best]:.2f} at {values}, best of {len(losses)}: {verdict}")
 
 

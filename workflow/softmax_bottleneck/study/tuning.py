@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from softmax_bottleneck.statistics.bracketing import is_interior
 from softmax_bottleneck.study.runs import Run
 from softmax_bottleneck.study.study_file import Tuning
 
@@ -83,7 +84,8 @@ class Decision:
 
     Attributes:
         best: index of the best point.
-        interior: True if the neighbours of the best point along every numeric axis have been tried.
+        interior: True if no neighbour of the best point is left to try, and smaller and larger values of every numeric
+            axis were tried with its other settings.
         following: the points to try in the next round; empty if the best point is chosen.
     """
 
@@ -116,7 +118,8 @@ def decide(tuning: Tuning, points: Sequence[Point], losses: Sequence[float]) -> 
             neighbours += _beyond(ladder[1], ladder[0])
         if place == len(ladder) - 1 and sum(value > max(values) for value in ladder) < tuning.widen:
             neighbours += _beyond(ladder[-2], ladder[-1])
-        interior = interior and len(neighbours) == 2
+        tried = [point[axis] for point in points if {**point, axis: None} == {**points[best], axis: None}]
+        interior = interior and is_interior(points[best][axis], tried)
         around = [{**points[best], axis: value} for value in neighbours]
         following += [point for point in around if point not in points]
     return Decision(best, interior and not following, tuple(following))

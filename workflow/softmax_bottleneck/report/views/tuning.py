@@ -38,7 +38,7 @@ def tuning_figure(source: Source) -> plots.Drawing:
     """Draw the validation perplexity of every trial, with a row per corpus and a panel per setting that is tuned.
 
     A line joins the trials of a model that differ from its best point in the panel's setting alone. A large dot is the
-    chosen value; it is hollow if a neighbour was not tried. A diverged trial has no point.
+    best value by the measure of the search; it is hollow if a neighbour was not tried. A diverged trial has no point.
     """
     tuned = {search.key: search for search in source.study.shown_tuned if search.key[1] in source.models}
     grid = source.study.tuning.grid if source.study.tuning else {}
@@ -76,7 +76,7 @@ def _trials(source: Source, tuned: TunedModel, axis: str) -> list[tuple[Any, ...
         ppls.append(math.exp(fmean(ended)) if len(ended) == len(trial.runs) else math.nan)
     if not np.isfinite(ppls).any():
         return []
-    best = tuned.rounds[-1].trials[int(np.nanargmin(ppls))].point
+    best = tuned.choice["best"] if tuned.choice else tuned.rounds[-1].trials[int(np.nanargmin(ppls))].point
     interior = bool(tuned.choice and tuned.choice["interior"])
     rows = [
         (dataset, model, axis, trial.point[axis], ppl, trial.point == best, interior)
