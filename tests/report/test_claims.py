@@ -7,6 +7,8 @@ import statistics as exact
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import claim_examples as examples
 import fake_results as fake
@@ -615,3 +617,10 @@ def test_the_published_numbers_by_these_rules(corpus: str) -> None:
     expected = {name: verdict for verdict, names in PUBLISHED_VERDICTS[corpus].items() for name in names.split()}
     assert found == expected
     assert NOT_REPRODUCED not in found.values() and CONFOUNDED not in found.values()
+
+
+def test_without_a_study_the_fits_are_those_of_the_first_plan_of_the_records():
+    numbers = {"model": "mos", "condition": "r=4;V=9;d=2;head=mos", "seed": 1, "metric": "kl_nats"}
+    rows = pd.DataFrame([numbers | {"table": plan, "value": kl} for plan, kl in (("b", 2.0), ("a", 3.0))])
+    data: Any = SimpleNamespace(records=SimpleNamespace(synthetic=rows), study=None)
+    assert known._fits_of(data, "r")["kl_nats"].tolist() == [2.0]

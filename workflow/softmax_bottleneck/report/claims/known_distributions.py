@@ -61,14 +61,14 @@ def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
     """Return a table with one row per fit or true distribution whose condition has the key `key`.
 
     The columns are model and seed, one per metric, and one per key of the conditions (see `wide`). Pass the key `r`
-    for distributions of known rank, and `alpha` for Dirichlet samples. The study's YAML lists plans of fits. If several
-    plans have fits with this key, the table has those of the first plan only, because plans may differ in settings.
+    for distributions of known rank, and `alpha` for Dirichlet samples. If several plans have fits with this key, the
+    table has those of the first plan only, because plans may differ in settings: the first of the study's YAML or, for
+    records without a study, of the records.
     """
     rows = data.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
-    if data.study is not None:
-        rows = rows[rows["table"] == next((name for name in data.study.fits if name in set(rows["table"])), "")]
-    return wide(rows)
+    plans = data.study.fits if data.study else rows["table"].unique()
+    return wide(rows[rows["table"] == next((name for name in plans if name in set(rows["table"])), "")])
 
 
 @cache
