@@ -52,6 +52,16 @@ def test_more_streams_than_a_text_has_are_rejected_before_the_first_job(begun, t
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("last_of_sgd", "models"), [(2, []), (3, ["softmax", "mos"]), (4, ["softmax", "mos"])])
+def test_models_whose_weights_are_never_averaged_are_named(begun, tmp_path, capsys, last_of_sgd, models):
+    """Training has three epochs."""
+    values = small.changed(small.STUDY, ("settings", 0, "schedule", "switch_after_epoch"), last_of_sgd)
+    study = small.load(tmp_path, values)
+    assert feasibility.never_averaged(study) == models
+    assert main(["check", "--study", str(study.file)]) == 0
+    assert capsys.readouterr().err.count("warning: ") == bool(models)
+
+
 def test_options_that_do_not_fit_name_file_and_model(begun, tmp_path, capsys):
     body = small.STUDY["settings"][0]["body"] | {"kind": "transformer", "attention_heads": 1}
     file = small.write(tmp_path, small.changed(small.STUDY, ("settings", 0, "body"), body))

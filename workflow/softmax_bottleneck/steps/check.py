@@ -13,7 +13,8 @@ from softmax_bottleneck.training import feasibility
 def check(study: Study, say: progress.Say) -> None:
     """Check a study and this machine, and write check.json: parameters and cost of every run (`feasibility.facts`).
 
-    `say` is called with the number of runs and their hours, and with every missing source of natural distributions.
+    `say` is called with the number of runs and their hours, and with every missing source of natural distributions, and
+    with the models whose weights `et-asgd` never averages.
 
     Raises:
         UserError: an option of a table or figure is invalid, the options of a model do not fit together, the machine or
@@ -27,5 +28,8 @@ def check(study: Study, say: progress.Say) -> None:
     artefacts.write_json(study.store.study_folder(study.name) / "check.json", written)
     hours = sum(run["cpu_h"] for run in written["runs"].values()) + sum(fit_hours(unit, "cpu") for unit in study.units)
     say(f"{study.name}: {len(written['runs'])} runs can be built; about {hours:.1f} CPU core hours if none is done")
+    if models := feasibility.never_averaged(study):
+        problem = f"et-asgd averages no weights of {', '.join(models)}: training ends at this epoch or before"
+        say(f"warning: {study.file}: schedule.switch_after_epoch: {problem}")
     for truth, model in study.absent_truths.items():
         say(f"{study.file}: fits.{truth}: no model at {model}; its fits are left out (`make models` brings SmolLM2)")

@@ -136,6 +136,13 @@ def _tokens_needed(study: Study) -> Iterator[tuple[Run, str, str, int]]:
         yield evaluation.run, "dynamic.statistics_batch_size", "train", 2 * streams
 
 
+def never_averaged(study: Study) -> list[str]:
+    """Return the models of which the optimizer `et-asgd` averages no weights, because training ends before."""
+    schedules = {run.model: run.schedule for run in (*study.needed, *study.awaited)}
+    averaging = {model: schedule for model, schedule in schedules.items() if schedule.optimizer == "et-asgd"}
+    return [model for model, schedule in averaging.items() if schedule.switch_after_epoch >= schedule.epochs]
+
+
 def check_stages(study: Study) -> None:
     """Raise UserError if dynamic evaluation is planned for a stateless body, such as the transformer."""
     sizes = _sizes(study)
