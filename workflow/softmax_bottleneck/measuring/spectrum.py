@@ -22,7 +22,7 @@ from softmax_bottleneck.measuring.computed import Computed
 from softmax_bottleneck.measuring.perplexity import chunks_of, hidden_states
 from softmax_bottleneck.measuring.saturation import saturation
 from softmax_bottleneck.ranks import DeviceGram, Gram, Spectrum
-from softmax_bottleneck.ranks.gram import lapack_eigenvalues, lapack_threads
+from softmax_bottleneck.ranks.gram import ON_CPU, lapack_eigenvalues, lapack_threads
 from softmax_bottleneck.ranks.spectrum import Float64
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Run, Study
@@ -68,6 +68,8 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
     if trained.snapshots(folder):
         along["epochs_rank.json"] = {"rows": _ranks_along_training(study, run, done["best_epoch"], limit)}
     message = f"Press rank {content['metrics']['rank_press']} of {whole.n} columns"
+    if any(ON_CPU in spectrum.method for spectrum in (first, whole) if spectrum):
+        message += f"; {ON_CPU}, because those of the GPU failed a check"
     return Computed(along | {"rank.json": content}, arrays, message)
 
 

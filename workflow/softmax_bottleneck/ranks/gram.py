@@ -29,6 +29,7 @@ Solver = Callable[[Float64], Float64]  # a function like `lapack_eigenvalues`; i
 # 256 rows with two threads; 17,000 x 256 works.
 SYRK_ENTRIES = 1 << 21
 BLOCK = 256  # maximum number of rows added at once; as fast as thousands, and shorter sums have smaller errors
+ON_CPU = "eigenvalues by the CPU"  # in the method of a spectrum whose device failed a check
 DEVICE_BLOCK, DEVICE_BLOCK_ENTRIES = 4096, 1 << 27  # the same limits on a GPU, in rows and entries (1 GiB)
 SUMS_AGREE = 1e-10  # largest relative difference of sums in the checks of eigenvalues; rounding stays far below it
 
@@ -164,7 +165,7 @@ class DeviceGram(Gram):
     checks must hold. The eigenvalues sum to the trace. Their squares sum to the squared Frobenius norm. The number of
     eigenvalues above the squared Press tolerance agrees with a count that needs no eigenvalues (`inertia_count`). If a
     check fails, the CPU computes the eigenvalues of the same matrix, and the spectrum's attribute `method` contains
-    "eigenvalues by the CPU". Memory on the device: three to four times 8 n^2 bytes.
+    ON_CPU. Memory on the device: three to four times 8 n^2 bytes.
 
     Args:
         n: number of columns of M.
@@ -216,11 +217,11 @@ class DeviceGram(Gram):
             trusted = self._trusted(eigenvalues, m, n, trace)
         except RuntimeError:  # the device lacks memory, or the solver did not converge
             trusted = False
-        self._method = f" ({self._device.type})" if trusted else f" ({self._device.type}; eigenvalues by the CPU)"
+        self._method = f" ({self._device.type})" if trusted else f" ({self._device.type}; {ON_CPU})"
         if trusted:
             return eigenvalues
         on_host = self.matrix.cpu().numpy().T  # symmetric, so Fortran order needs no copy
-        self.matrix = None  # frees the device's memory while the CPU works
+        self.matrix = None  # frees the device's memory while the CPU works, except for `spectrum_so_far`
         return self._solver(on_host)
 
     def _trusted(self, eigenvalues: Float64, m: int, n: int, trace: float) -> bool:
