@@ -5,6 +5,7 @@ python docs/draw_results.py
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,7 @@ MIXTURES = (READING, f"{READING}-50")  # and with all epochs
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
 TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
 READ_EPOCH = 15  # the epoch after which readings are compared
+SEARCHED = "ptb-small"  # the corpus of a search
 METRICS = {
     "parameters": ("parameters", 0),
     "test_ppl": ("test perplexity", 2),
@@ -318,6 +320,21 @@ def price_of_width(archived: FinishedStudy, width: int = 16) -> list[str]:
     return ["", *table([[f"share lost, d = {width}", *(declaration(head).label for head in heads)], *rows]), ""]
 
 
+def searched(studies: Sequence[FinishedStudy], archived: FinishedStudy) -> list[str]:
+    """Return the table of the models of a search, each at its best learning rate, from all compared runs."""
+    pool, runs = contrasts.samples(studies), archived.settings
+    labels = dict(archived.records.states[["model", "label"]].itertuples(index=False))
+    pairs = [(model, pool[contrasts.model_of(run)]) for (dataset, model), run in runs.items() if dataset == SEARCHED]
+    rows = [["model", "d", "parameters", "learning rate", "test perplexity", "n", "s per epoch", "Press rank"]]
+    for model, sample in sorted(pairs, key=lambda pair: -pair[1].ppl):
+        values = [math.exp(value) for value in sample.log_ppl.values()]
+        seconds = min(seconds for of_machine in sample.seconds.values() for seconds in of_machine)
+        sizes = [sample.model.setting.facts["embedding_size"], _cell([sample.mean("parameters")], 0)]
+        rows.append([labels[model], *map(str, sizes), f"{sample.choice.value:g}", _cell(values, 2),
+                     str(len(values)), f"{seconds:.1f}", f"{sample.mean('rank_press'):.0f}"])  # fmt: skip
+    return ["", *table(rows), ""]
+
+
 def rank_demonstration(archived: FinishedStudy) -> list[str]:
     """Return a table of the ranks of untrained layers by number of components, with the published ranks."""
     found, printed = archived.records.synthetic, pd.read_csv(MERITY)
@@ -513,6 +530,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "Kanai's stages": partial(stages, [by_study["kanai-small"][0], by_study["ptb-cpu"][0]]),
         "Merity's ranks": partial(rank_demonstration, by_study[PICTURED][0]),
         "prices": partial(price_of_width, by_study["price-three"][0]),
+        "searched rates": partial(searched, studies, by_study["tuned-small"][0]),
         "Dirichlet fits": partial(dirichlet, by_study["dirichlet"][0]),
         "words of ptb": partial(words_of_ptb, by_study["ptb-words"][0]),
         "widths": partial(widths, by_study["ptb-words"][0]),

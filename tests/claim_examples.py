@@ -47,7 +47,8 @@ def records_of(rows: Iterable[Row], place: str = CORPUS, **facts: float) -> Reco
         for seed in range(n)
     ]
     frame = pd.DataFrame(states, columns=["dataset", "model", "label", "seed", "stage", "run_id", *STATE])
-    return Records(pd.DataFrame(lines, columns=list(COLUMNS)), frame[frame["stage"] == ""], frame[frame["stage"] != ""])
+    rows_of_runs = pd.DataFrame(lines, columns=list(COLUMNS)).assign(table=place)
+    return Records(rows_of_runs, frame[frame["stage"] == ""], frame[frame["stage"] != ""])
 
 
 def judged(study: Study) -> None:

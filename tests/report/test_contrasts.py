@@ -104,6 +104,22 @@ def test_a_search_alone_decides_the_rate_and_its_seed_is_not_compared(other) -> 
     assert contrasts.at_shared_rates(found).change == pytest.approx(-10)
 
 
+def test_three_other_seeds_that_validate_better_at_another_rate_overrule_the_search() -> None:
+    seeds = [2, 3, 4]
+    rates = {
+        "softmax": Trained(ppl=near(50), valid=[52, 50, 51], seeds=seeds),
+        "softmax_10": Trained(ppl=near(48), valid=[51, 50, 50], seeds=seeds, rate=10),
+        "softmax_40": Trained(ppl=[40, 40], valid=[1, 1], seeds=[2, 3], rate=40),  # too few
+        "softmax_5": Trained(ppl=near(40), valid=[1, 1, 1], seeds=[1, 2, 3], rate=5),  # with the search's seed
+        "softmax_7": Trained(ppl=[40, 40, math.inf], valid=[1, 1, 1], seeds=seeds, rate=7),  # diverged
+    }
+    own = study(mos=Trained(head="mos", ppl=near(45), seeds=seeds), **rates)
+    curve = {10: 60.0, 20: 50.0, 40: 70.0}
+    found = only([searched(own, softmax=curve, mos=curve)])
+    assert (found.baseline.choice.value, found.model.choice.value) == (10, 20)
+    assert found.change == pytest.approx(100 * (45 / 48 - 1)) and found.is_tuned
+
+
 def test_a_search_is_no_equal_one_if_only_one_side_has_it_or_it_ends_on_an_edge() -> None:
     own = study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))
     inside, edge = {10: 60.0, 20: 50.0, 40: 55.0}, {7: 60.0, 10: 55.0, 20: 50.0}

@@ -22,7 +22,7 @@ from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy, machine
 from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, student, welch_p
-from softmax_bottleneck.statistics.pooled import Choice, choose, holm, per_seed
+from softmax_bottleneck.statistics.pooled import Choice, choose, confirmed, holm, per_seed
 from softmax_bottleneck.study import Run, canonical_json
 
 EQUAL_SIZE = 0.01  # relative difference of parameters; chosen after the runs, and the aim of rank-or-mixture.yaml
@@ -124,13 +124,19 @@ class Sample:
     def choice(self) -> Choice:
         """The learning rate with the lowest validation perplexity; diverged runs count as infinitely bad.
 
-        If a study searched it, the search alone decides, and its seeds are not compared. Other rates count as tried.
+        If a study searched it, the search decides, unless three or more other seeds validate better at another rate.
+        The search's seeds are not compared. Other rates count as tried.
         """
         losses = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
         if not self.searched:
             return choose(losses)
         tried = tuple(sorted({*losses, *self.searched}))
-        return Choice(min(self.searched, key=lambda rate: self.searched[rate]), tried, self.search_seeds)
+        best = min(self.searched, key=lambda rate: self.searched[rate])
+        others = {
+            rate: {seed: loss for seed, loss in own.items() if seed not in self.search_seeds}
+            for rate, own in losses.items()
+        }
+        return Choice(confirmed(best, others), tried, self.search_seeds)
 
     @cached_property
     def log_ppl(self) -> dict[int, float]:
@@ -181,7 +187,7 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
         for choice in study.tuned:
             run = study.settings.get((choice["dataset"], choice["model"]))
             if run and not _repeats_tokens(run.dataset):
-                curve, seeds = searches.setdefault(_model_of(run), ({}, set()))
+                curve, seeds = searches.setdefault(model_of(run), ({}, set()))
                 curve.update(_curve(choice))
                 seeds.update(_seed(path) for trial in choice["curve"] for path in trial["runs"])
         synthetic = {data.dataset for data in study.views if data.truth}
@@ -192,7 +198,7 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
             run, metrics = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
             if run is None or _repeats_tokens(run.dataset) or not (TEST_PPL in metrics or state["state"] == "diverged"):
                 continue
-            model = _model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
+            model = model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
             machine = f"{state['hardware']}, {run.threads} threads"
             trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, metrics)
             # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
@@ -223,7 +229,8 @@ def _curve(choice: Mapping[str, Any]) -> dict[float, float]:
     return {float(rate): math.log(ppl) if ppl else INF for rate, ppl in rates}
 
 
-def _model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
+def model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
+    """Return the model of a run, whatever its seed and learning rate."""
     body, schedule = asdict(run.body), asdict(run.schedule)
     shape = tuple(body.pop(name) for name in SHAPE)
     del schedule[RATE]
@@ -545,7 +552,7 @@ def named(
 
     def side(study: str, dataset: str, name: str) -> Sample | None:
         run = settings.get(study, {}).get((dataset, name))
-        sample = pool.get(_model_of(run)) if run else None
+        sample = pool.get(model_of(run)) if run else None
         return sample and replace(sample, left_out=frozenset(left_out.get(study, {}).get(name, ())))
 
     pairs = []

@@ -61,6 +61,11 @@ class Evidence:
         """Return the exploratory contrasts of a head of report/findings.yaml with the softmax, one per setting."""
         return contrasts.against_baseline(self.found, label, heads()[label], TEXTS["baseline"])
 
+    def labelled(self, label: str) -> list[Contrast]:
+        """Return the named contrasts with this label that have an interval, each pair of models once."""
+        known = (one for one in self.named if one.contrast.label == label and one.contrast.ends)
+        return [one.contrast for one in contrasts.distinct(known)]
+
 
 def heads() -> dict[str, Mapping[str, Any]]:
     """Return {label: head} of the heads to compare: those of report/findings.yaml, and all from outside the package."""
@@ -362,7 +367,7 @@ def same_time(evidence: Evidence) -> Finding | None:
         is_named=True,
         facts={
             "by": numbers.span([abs(one.change) for one in decided]),
-            "corpora": _join(contrasts.corpora(decided)),
+            "where": _join(one.setting.labels[0] for one in decided or shown),
             "changes": _join(f"{one.short_text} on {one.setting.labels[0]}" for one in shown),
             "margin": numbers.percent(margin / 100),
             "basis": contrasts.basis(shown),
@@ -450,17 +455,17 @@ def verdict(found: Mapping[str, Finding]) -> str:
     """Return the answer: what the named findings say of rank.
 
     A gain of MoS over MoC, or of a pointwise head, speaks for rank; a gain of MoC over the softmax, or pointwise heads
-    without one, against. Unless all named findings that are not open point the same way, the answer is `mixed` if all
-    of its states and none of those of `unless` are met, else `either`. A sentence on equal time follows if one applies.
+    without one, against. Unless all named findings that are not open point the same way, the answer is the first of
+    `mixed` whose states are all met, else `either`. A sentence on equal time follows if a study named that contrast.
     """
     texts, states = TEXTS["answer"], {f"{name} {finding.state}" for name, finding in found.items()}
     if not any(finding.is_named for finding in found.values()):
         return str(texts["none"])
     leads = [texts[key]["text"] for key in ("for", "against") if states.intersection(texts[key]["if"])]
-    is_mixed = states.issuperset(texts["mixed"]["if"]) and not states.intersection(texts["mixed"]["unless"])
-    lead = leads[0] if len(leads) == 1 else texts["mixed"]["text"] if is_mixed else texts["either"]
+    if len(leads) != 1:
+        leads = [mixed["text"] for mixed in texts["mixed"] if states.issuperset(mixed["if"])] or [texts["either"]]
     time = found.get("same-time")
-    return " ".join([lead, *([texts["time"][time.state]] if time else [])])
+    return " ".join([leads[0], *([texts["time"][time.state].format(**time.facts)] if time else [])])
 
 
 def not_shown(evidence: Evidence) -> str:

@@ -38,11 +38,12 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `costs`: texts for the setting `measured_in`: `size` relative to the softmax, ranks `press` and `effective`;
           and `time`, the range of time ratios over the head's contrasts in the family. Empty without runs in
           `measured_in`.
-        * `at_time`: changes against the best wider softmax that takes no more time, as text; a dash if none was timed.
+        * `at_time`: changes against wider softmaxes as slow as the head, as text; a dash if none was timed.
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`, `lower`, `higher`, `gain`, `basis`, `borderline`: see the function `advice`.
     """
-    samples = contrasts.samples(studies)
+    evidence = findings.Evidence.of(studies)
+    samples, same_time = evidence.found, evidence.labelled(findings.SAME_TIME)
     baseline, heads = findings.TEXTS["baseline"], findings.heads()
     by_head = {label: contrasts.against_baseline(samples, label, head, baseline) for label, head in heads.items()}
     every = list(itertools.chain.from_iterable(by_head.values()))
@@ -77,7 +78,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
                 "family": declaration(name).family,
                 "cells": [_cell(by_setting[setting]) if setting in by_setting else None for setting in settings],
                 "costs": costs,
-                "at_time": _at_equal_time(samples, of_head),
+                "at_time": _at_equal_time(samples, of_head, [one for one in same_time if one.model.model.head == name]),
                 "memory": numbers.number(memory().get(name), 1),
                 **advice(counted, adjusted, among_fair),
             })  # fmt: skip
@@ -90,11 +91,16 @@ def _adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:
     return dict(zip(family, pooled.holm([contrast.p for contrast in family]), strict=True))
 
 
-def _at_equal_time(samples: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast]) -> str:
-    """Return a head's changes against the best wider softmax that takes no more time (LSTMs, natural text)."""
+def _at_equal_time(
+    samples: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast], named: Sequence[Contrast]
+) -> str:
+    """Return a head's changes against wider softmaxes: `named` ones, and the best that takes no more time.
+
+    Only LSTMs on natural text count.
+    """
     on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
     equal = [contrast for contrast in on_text if contrast.is_equal_size]
-    rivals = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
+    rivals = [*named, *(rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast)))]
     texts = (f"{r.short_text} on {r.setting.label} ({r.single_time} × its time, n = {min(r.n)})" for r in rivals)
     return "; ".join(texts) or numbers.DASH
 

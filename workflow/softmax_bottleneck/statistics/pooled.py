@@ -65,6 +65,19 @@ def choose(losses: Mapping[float, Mapping[int, float]]) -> Choice:
     return Choice(min(tried, key=lambda value: means[value]), tried, used if len(tried) > 1 else frozenset())
 
 
+def confirmed(value: float, losses: Mapping[float, Mapping[int, float]]) -> float:
+    """Return the value with the best validation losses on seeds that did not choose `value`, {value: {seed: loss}}.
+
+    Another value replaces `value` if its mean is lower on the seeds that both have, and these are at least MIN_RUNS.
+    """
+    changes = {value: 0.0}
+    for other, own in losses.items():
+        shared = own.keys() & losses.get(value, {}).keys()
+        if len(shared) >= MIN_RUNS and all(map(math.isfinite, own.values())):
+            changes[other] = fmean(own[seed] - losses[value][seed] for seed in shared)
+    return min(changes, key=lambda other: changes[other])
+
+
 def share_of_gain(base: Sequence[float], part: Sequence[float], whole: Sequence[float]) -> Interval:
     """Return (mean base - mean part) / (mean base - mean whole) with Fieller's 95 % interval, of independent samples.
 
