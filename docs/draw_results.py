@@ -325,10 +325,11 @@ def searched(studies: Sequence[FinishedStudy], archived: FinishedStudy) -> list[
     pool, runs = contrasts.samples(studies), archived.settings
     labels = dict(archived.records.states[["model", "label"]].itertuples(index=False))
     pairs = [(model, pool[contrasts.model_of(run)]) for (dataset, model), run in runs.items() if dataset == SEARCHED]
+    machine = min(set.intersection(*(set(sample.seconds) for _, sample in pairs)))  # that all were timed on
     rows = [["model", "d", "parameters", "learning rate", "test perplexity", "n", "s per epoch", "Press rank"]]
     for model, sample in sorted(pairs, key=lambda pair: -pair[1].ppl):
         values = [math.exp(value) for value in sample.log_ppl.values()]
-        seconds = min(seconds for of_machine in sample.seconds.values() for seconds in of_machine)
+        seconds = min(sample.seconds[machine])
         sizes = [sample.model.setting.facts["embedding_size"], _cell([sample.mean("parameters")], 0)]
         rows.append([labels[model], *map(str, sizes), f"{sample.choice.value:g}", _cell(values, 2),
                      str(len(values)), f"{seconds:.1f}", f"{sample.mean('rank_press'):.0f}"])  # fmt: skip

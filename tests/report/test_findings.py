@@ -139,6 +139,21 @@ def test_a_named_contrast_at_the_same_time_compares_mos_with_a_wider_softmax(lev
     assert "training time" not in findings.not_shown(findings.Evidence.of([joined]))
 
 
+def test_mos_of_other_widths_that_is_not_above_the_wider_softmax_is_the_caveat_of_the_finding() -> None:
+    pair = schema.Contrast(model="mos", against="wide", label="the same time", same_size=False)
+    shapes = {
+        "mos": Trained(head="mos", options=MIXTURE, ppl=near(50)),
+        "mos_equal": Trained(head="mos", options=MIXTURE, ppl=near(45), inner=96, metrics={"parameters": 1.5e6}),
+        "mos_above": Trained(head="mos", options=MIXTURE, ppl=near(60), inner=97),
+        "mos_slow": Trained(head="mos", options=MIXTURE, ppl=near(40), inner=98, metrics={"sec_per_epoch": 11.0}),
+        "mos_more": Trained(head="mos", options=MIXTURE | {"components": 9}, ppl=near(40), inner=96),
+    }
+    own = study("plan", "ptb", wide=Trained(ppl=near(45), width=64), **shapes)
+    finding = found(replace(own, contrasts=schema.Contrasts(family=(pair,), margin=0.01)))["same-time"]
+    assert finding.state == "holds" and len(finding.details) == 2
+    assert finding.facts["unclear"].count("MoS with") == 1 and "1.50 times" in finding.facts["unclear"]
+
+
 def test_a_wider_softmax_in_the_time_of_mos_is_an_estimate() -> None:
     wide = study("wide", "ptb", softmax_100=Trained(ppl=[44.0], width=100, metrics={"sec_per_epoch": 20.0}))
     slow = study("slow", "ptb", mos=Trained(head="mos", options=MIXTURE, ppl=near(45), metrics={"sec_per_epoch": 30.0}),
@@ -244,7 +259,7 @@ def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_ope
 def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = findings.answer(archive.load_all())
     first, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
-    assert shown["answer"] == f"{first[0]['text']} {time['holds'].format(where='Penn Treebank, small')}"
+    assert shown["answer"] == f"{first[0]['text']} {time['holds'].format(where='Penn Treebank, small', device='a CPU')}"
     assert all(len(one["short"].split()) <= 20 for one in shown["findings"])
     studies = archive.load_all()
     runs = set()

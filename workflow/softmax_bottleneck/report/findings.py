@@ -248,7 +248,7 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
             "uncorrected": sum(one.contrast.sign < 0 for one in shared),
             "gains": numbers.span([one.change for one in gains_shared]),
             "compared": len(own),
-            "changes": numbers.span([one.change for one in named]),
+            "changes": numbers.span([one.change for one in named], signed=True),
             "corpora": _join(contrasts.corpora(named)),
             "time": contrasts.time_range(named),
             "ranks": numbers.span([one.contrast.rank for one in every], 0),
@@ -349,7 +349,8 @@ def same_time(evidence: Evidence) -> Finding | None:
     """Return the finding on MoS against a wider softmax that trains as long; None if no study named this contrast.
 
     It holds if MoS is significantly above the softmax on a corpus and below it on none, and fails the other way round.
-    It is EQUAL if every interval lies inside the margin that the studies declared.
+    It is EQUAL if every interval lies inside the margin that the studies declared. MoS with other inner widths that
+    train no longer than that softmax are exploratory; those not significantly above it are the caveat.
     """
     own = contrasts.distinct(one for one in evidence.named if one.contrast.label == SAME_TIME and one.contrast.ends)
     if not own:
@@ -359,13 +360,21 @@ def same_time(evidence: Evidence) -> Finding | None:
     are_equal = all(-margin < end < margin for one in own for end in one.contrast.ends or ())
     shown = [one.contrast for one in own]
     decided = [one.contrast for one in (above or below)]
+    others = [other for one in shown for other in _other_shapes(evidence, one)]
+    unclear = [(other, other.model.mean("parameters") / shown[0].model.mean("parameters")) for other in others]
     return Finding(
         state=HOLDS if above and not below else FAILS if below and not above else EQUAL if are_equal else OPEN,
         number=own[0].text,
-        figure=DotPlot(_rows(shown, []), CHANGE),
-        studies=[name for one in shown for name in one.studies],
+        figure=DotPlot(_rows(shown, others), CHANGE),
+        studies=[name for one in [*shown, *others] for name in one.studies],
         is_named=True,
         facts={
+            "unclear": "; ".join(
+                f"MoS with {numbers.number(size)} times the parameters, {one.short_text}, {numbers.counts(one.n)}"
+                for one, size in unclear
+                if one.sign <= 0
+            ),
+            "device": "a CPU" if all(name.startswith("cpu") for one in shown for name in one.times(1)) else "a GPU",
             "by": numbers.span([abs(one.change) for one in decided]),
             "where": _join(one.setting.labels[0] for one in decided or shown),
             "changes": _join(f"{one.short_text} on {one.setting.labels[0]}" for one in shown),
@@ -374,8 +383,17 @@ def same_time(evidence: Evidence) -> Finding | None:
             "size": numbers.span([1 / one.size for one in shown]),
             "time": contrasts.time_range(shown),
         },
-        details=[one.text for one in own[1:]],
+        details=[*(one.text for one in own[1:]), *(f"Exploratory, other inner widths: {one.text}" for one in others)],
     )
+
+
+def _other_shapes(evidence: Evidence, named: Contrast) -> list[Contrast]:
+    """Return the contrasts of a model with other inner widths, and the same rival, if they train no longer than it."""
+    model = named.model.model
+    alike = [sample for other, sample in evidence.found.items() if replace(other, shape=model.shape) == model]
+    others = [Contrast(named.label, sample, named.baseline) for sample in alike if sample.model != model]
+    longest = 1 + contrasts.EQUAL_TIME
+    return [one for one in others if one.ends and max(one.times(1).values(), default=math.inf) <= longest]
 
 
 def equal_time(evidence: Evidence) -> Finding | None:
