@@ -264,7 +264,7 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
 
 
 def _designed(one: Contrast) -> str:
-    return f"{_head(one)}, {one.short_text}, {numbers.counts(one.n)}, {one.bracketed}"
+    return f"{_head(one)}, {_counted(one)}, {one.bracketed}"
 
 
 def known_distributions(evidence: Evidence) -> Finding | None:
@@ -370,7 +370,7 @@ def same_time(evidence: Evidence) -> Finding | None:
         is_named=True,
         facts={
             "unclear": "; ".join(
-                f"MoS with {numbers.number(size)} times the parameters, {one.short_text}, {numbers.counts(one.n)}"
+                f"MoS with {numbers.number(size)} times the parameters against it, {_counted(one)}"
                 for one, size in unclear
                 if one.sign <= 0
             ),
@@ -385,6 +385,10 @@ def same_time(evidence: Evidence) -> Finding | None:
         },
         details=[*(one.text for one in own[1:]), *(f"Exploratory, other inner widths: {one.text}" for one in others)],
     )
+
+
+def _counted(one: Contrast) -> str:
+    return f"{one.short_text}, {numbers.counts(one.n)}"
 
 
 def _other_shapes(evidence: Evidence, named: Contrast) -> list[Contrast]:
