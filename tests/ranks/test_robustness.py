@@ -6,10 +6,10 @@ import fake_results as fake
 import numpy as np
 import pytest
 import torch
-from softmax_bottleneck.measuring import synthetic_experiments
 from softmax_bottleneck.ranks import robustness
 from softmax_bottleneck.ranks.robustness import Truncated
 from softmax_bottleneck.records import records
+from softmax_bottleneck.steps import synthetic
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.training import model as models
 from softmax_bottleneck.training import trained
@@ -84,7 +84,7 @@ def test_the_matrix_is_that_of_the_studys_own_model(place: Path, monkeypatch: py
     hidden_TD = np.random.default_rng(2).standard_normal((80, run.body.context_size)).astype(np.float32)
     artefacts.write_npz(folder / "hidden.npz", hidden_TD=hidden_TD)
     monkeypatch.setattr(trained, "load_model", lambda folder, device: net)
-    synthetic_experiments.synthetic(study, lambda line: None)
+    synthetic.synthetic(study, lambda line: None)
     rows = artefacts.read_json(study.store.study_folder(study.name) / "synthetic.json")["rows"]
     with torch.no_grad():
         log_p_NV = net.head.log_probs(torch.from_numpy(hidden_TD[:30])).numpy().astype(np.float64)
