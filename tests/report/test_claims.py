@@ -348,7 +348,7 @@ def test_a_pair_of_equal_size_settles_a_confounded_one(equal: str) -> None:
 # Heads of published-gpu have as many epochs as fit into the time, and those of tuned-small-second have rates of their
 # own, so that their claims are confounded, and said to be.
 SHIPPED = sorted(file for file in (paths.ROOT / "config").glob("*.yaml") if "\nstudy:" in file.read_text("utf-8")
-    and file.stem not in {"published-gpu", "tuned-small-second"})  # fmt: skip
+    and not file.stem.startswith(("published-gpu", "tuned-small-second")))  # fmt: skip
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
