@@ -59,6 +59,7 @@ class Lease:
         dry: True to do everything in small on a CPU.
         study: the study that is trained.
         out: folder of logs, curves and timings, all of which are packed into lease.tar.gz.
+        faults: what did not end as it should; with any, the call ends with exit code 1.
     """
 
     seconds: float
@@ -67,12 +68,19 @@ class Lease:
     study: Path = STUDY
     out: Path = ROOT / "results" / "lease" / "out"
     began: float = field(default_factory=time.monotonic)
+    faults: list[str] = field(default_factory=list)
 
     def left_s(self) -> float:
         return self.seconds - (time.monotonic() - self.began)
 
     def log(self, line: str) -> None:
         print(f"[{time.monotonic() - self.began:6.1f} s] {line}", flush=True)
+
+    def expect(self, holds: bool, fault: str) -> None:
+        """Log a fault unless `holds`; the lease goes on, because its time is dear."""
+        if not holds:
+            self.faults.append(fault)
+            self.log(f"fault: {fault}")
 
     def write(self, name: str, facts: Any) -> None:
         (self.out / name).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -363,6 +371,7 @@ def train(lease: Lease, study: Path, paths: dict[str, str], until_left_s: float)
     codes = {model: process.wait() for model, process in processes.items()}
     copy_curves(lease, paths)
     lease.log(f"training ended with {codes} (75: stopped at its limit and saved)")
+    lease.expect(set(codes.values()) <= {0, 75, 143}, f"training ended with {codes}")
     return codes
 
 
@@ -434,7 +443,8 @@ def speed(lease: Lease, names: Sequence[str], until_left_s: float = 8.0) -> None
         words = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--only", name, "--quick"]
         words += ["--dry"] if lease.dry else ["--out", str(lease.out)]
         try:
-            subprocess.run(words, cwd=ROOT, timeout=seconds)
+            code = subprocess.run(words, cwd=ROOT, timeout=seconds).returncode
+            lease.expect(code == 0, f"{name} ended with exit code {code}")
         except subprocess.TimeoutExpired:
             lease.log(f"{name}: stopped, no time is left")
 
@@ -528,12 +538,15 @@ def main_job(lease: Lease) -> None:
             lease.log(f"main job {name}: {facts[name]}")
     facts["report"] = (ROOT / "results" / "nano-ptb" / "report" / "index.html").exists()
     lease.write("main-job.json", facts)
+    codes = [facts[name]["exit_code"] for name in ("stopped", "resumed")]
+    is_done = codes[0] in (0, 143) and codes[1] == 0 and facts["report"]
+    lease.expect(is_done, f"the main job ended with {codes}, report: {facts['report']} (is there a packed .lease?)")
 
 
 LEASES: dict[str, Callable[[Lease], None]] = {"A": lease_a, "B": lease_b, "C": lease_c}
 
 
-def main() -> None:
+def main() -> Any:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=["pack", "rate", "profile", *LEASES])
     parser.add_argument("--dry", action="store_true", help="in small, on a CPU")
@@ -557,10 +570,14 @@ def main() -> None:
     if options.dry:
         lease.study = options.study.with_name(f"{options.study.stem}.dry.yaml")
         lease.study.write_text(DRY_STUDY.format(study=options.study.name, name=options.study.stem))
-    unpack(lease)
-    LEASES[options.what](lease)
+    try:
+        unpack(lease)
+        LEASES[options.what](lease)
+    finally:
+        for file in options.study.parent.glob(f"{options.study.stem}.dry*.yaml"):
+            file.unlink()
     lease.log("end")
-    return None
+    sys.exit("; ".join(lease.faults) or None)
 
 
 if __name__ == "__main__":
