@@ -277,7 +277,7 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
                 runs.add((facts, row["seed"], row["hardware"]))
     assert shown["counts"] == {"archives": len(archive.files()), "studies": len({one.study for one in studies}),
         "runs": len(runs)}  # fmt: skip
-    assert [one["kind"] for one in shown["findings"]] == 4 * ["rates exploratory"] + 2 * ["exploratory"]
+    assert [one["kind"] for one in shown["findings"]] == 4 * ["learning rates exploratory"] + 2 * ["exploratory"]
 
 
 def test_what_findings_name_exists(shipped) -> None:

@@ -519,7 +519,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         * `id`, `title`, `short`, `caveat`, `sentence`, `number`: texts; `short` is the finding in at most 20 words,
           `caveat` (may be empty) what is not significant, `sentence` the finding with all its numbers, and `number` the
           main number with its interval.
-        * `kind`: `exploratory` if no study named its comparison before the runs, `rates exploratory` if learning rates
+        * `kind`: `exploratory` if no study named its comparison before the runs, `learning rates exploratory` if these
           were added after the first runs, otherwise empty.
         * `overturn`: the result that would refute the finding, as text.
         * `details`, `studies`, `claims`: lists of texts: further numbers, names of studies, and ids of related claims.
@@ -547,7 +547,7 @@ def _kind(finding: Finding, studies: Sequence[FinishedStudy]) -> str:
     if not finding.is_named:
         return "exploratory"
     names = {study.study for study in studies if study.name in finding.studies}
-    return "rates exploratory" if names.intersection(TEXTS["notes"]) else ""
+    return "learning rates exploratory" if names.intersection(TEXTS["notes"]) else ""
 
 
 def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence[FinishedStudy]) -> dict[str, Any]:
