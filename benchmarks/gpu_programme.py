@@ -77,7 +77,7 @@ class Lease:
         print(f"[{time.monotonic() - self.began:6.1f} s] {line}", flush=True)
 
     def expect(self, holds: bool, fault: str) -> None:
-        """Log a fault unless `holds`; the lease goes on, because its time is dear."""
+        """Log a fault and remember it unless `holds` is true. The lease continues, because its time is scarce."""
         if not holds:
             self.faults.append(fault)
             self.log(f"fault: {fault}")
@@ -546,7 +546,7 @@ def main_job(lease: Lease) -> None:
 LEASES: dict[str, Callable[[Lease], None]] = {"A": lease_a, "B": lease_b, "C": lease_c}
 
 
-def main() -> Any:
+def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=["pack", "rate", "profile", *LEASES])
     parser.add_argument("--dry", action="store_true", help="in small, on a CPU")

@@ -42,7 +42,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def shipped() -> Iterator[Callable[[str, str], dict[archived_cells.Key, Cell]]]:
-    """For modules that need the archived studies of report/evidence/; what is computed from them is kept for others."""
+    """Load the archived studies of report/evidence/; results computed from them are cached for other modules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archive, "FOLDER", SHIPPED)
         patch.setattr(archived_cells, "best_cells", SHIPPED_CELLS)

@@ -81,7 +81,7 @@ def test_every_run_is_in_one_job_with_seeds_of_its_model() -> None:
 def test_a_job_that_is_stopped_or_killed_loses_nothing(job: str, alone: dict[str, str], capfd, number) -> None:
     """SIGTERM reaches every seed once; of a killed job the seeds notice it, save, and stop.
 
-    Then the second seed is another process' for now: the next call trains it and leaves the first as it is.
+    While another process holds the second seed, only the first is trained; the next call trains the second.
     """
     words = [sys.executable, "-m", "softmax_bottleneck", "train", *WORDS, "--run", job]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:

@@ -101,7 +101,7 @@ def test_never_holds_all_scores(name: str, options: dict[str, Any], monkeypatch:
 def test_losses_alone_take_chunks_that_a_cache_holds(
     name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without gradients, no tensor is above the smaller budget, or so many rows, and the losses are the naive ones."""
+    """Without gradients, a tensor stays within the smaller budget or the least number of rows."""
     monkeypatch.setattr(row_nll, "CACHED_BYTES", 1)
     monkeypatch.setattr(row_nll, "CACHED_ROWS", 10 * K)
     rows, words = 400, 200

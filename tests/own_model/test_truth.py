@@ -36,7 +36,7 @@ def planned(place: Path, **changes: Any) -> Study:
 
 
 def test_the_step_keeps_the_most_probable_tokens_of_a_bigram_model(place):
-    """Of the contexts that it draws; tests/corpora has the probabilities by hand."""
+    """Compare the drawn contexts; tests/corpora has the probabilities by hand."""
     study = planned(place)
     wanted = study.truths[0]
     step.truth(study, wanted.path, small.quiet)

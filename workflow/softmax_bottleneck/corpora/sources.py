@@ -1,4 +1,4 @@
-"""The files of a dataset: where each comes from, and fetching it; only a file with the declared hash is kept.
+"""The files of a dataset: their sources, and their download; a file without the declared hash is rejected.
 
 A file comes from a mirror folder, from a web address, or from a path relative to the dataset's YAML. If its hash is
 wrong, the next of these is tried. The hashes of results are checked by `store.artefacts`.

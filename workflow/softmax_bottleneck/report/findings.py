@@ -61,10 +61,9 @@ class Evidence:
         """Return the exploratory contrasts of a head of report/findings.yaml with the softmax, one per setting."""
         return contrasts.against_baseline(self.found, label, heads()[label], TEXTS["baseline"])
 
-    def labelled(self, label: str) -> list[Contrast]:
+    def labelled(self, label: str) -> list[Named]:
         """Return the named contrasts with this label that have an interval, each pair of models once."""
-        known = (one for one in self.named if one.contrast.label == label and one.contrast.ends)
-        return [one.contrast for one in contrasts.distinct(known)]
+        return contrasts.distinct(one for one in self.named if one.contrast.label == label and one.contrast.ends)
 
 
 def heads() -> dict[str, Mapping[str, Any]]:
@@ -352,7 +351,7 @@ def same_time(evidence: Evidence) -> Finding | None:
     It is EQUAL if every interval lies inside the margin that the studies declared. MoS with other inner widths that
     train no longer than that softmax are exploratory; those not significantly above it are the caveat.
     """
-    own = contrasts.distinct(one for one in evidence.named if one.contrast.label == SAME_TIME and one.contrast.ends)
+    own = evidence.labelled(SAME_TIME)
     if not own:
         return None
     margin = min(100 * study.contrasts.margin for study in evidence.studies if study.contrasts)
@@ -360,8 +359,9 @@ def same_time(evidence: Evidence) -> Finding | None:
     are_equal = all(-margin < end < margin for one in own for end in one.contrast.ends or ())
     shown = [one.contrast for one in own]
     decided = [one.contrast for one in (above or below)]
-    others = [other for one in shown for other in _other_shapes(evidence, one)]
-    unclear = [(other, other.model.mean("parameters") / shown[0].model.mean("parameters")) for other in others]
+    pairs = [(one, other) for one in shown for other in _other_shapes(evidence, one)]
+    others = [other for _, other in pairs]
+    sizes = [other.model.mean("parameters") / one.model.mean("parameters") for one, other in pairs]
     return Finding(
         state=HOLDS if above and not below else FAILS if below and not above else EQUAL if are_equal else OPEN,
         number=own[0].text,
@@ -370,9 +370,9 @@ def same_time(evidence: Evidence) -> Finding | None:
         is_named=True,
         facts={
             "unclear": "; ".join(
-                f"MoS with {numbers.number(size)} times the parameters against it, {_counted(one)}"
-                for one, size in unclear
-                if one.sign <= 0
+                f"MoS with {numbers.number(size)} times the parameters against it, {_counted(other)}"
+                for other, size in zip(others, sizes, strict=True)
+                if other.sign <= 0
             ),
             "device": "a CPU" if all(name.startswith("cpu") for one in shown for name in one.times(1)) else "a GPU",
             "by": numbers.span([abs(one.change) for one in decided]),

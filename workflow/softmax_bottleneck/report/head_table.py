@@ -43,7 +43,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `advice`, `lower`, `higher`, `gain`, `basis`, `borderline`: see the function `advice`.
     """
     evidence = findings.Evidence.of(studies)
-    samples, same_time = evidence.found, evidence.labelled(findings.SAME_TIME)
+    samples, same_time = evidence.found, [one.contrast for one in evidence.labelled(findings.SAME_TIME)]
     baseline, heads = findings.TEXTS["baseline"], findings.heads()
     by_head = {label: contrasts.against_baseline(samples, label, head, baseline) for label, head in heads.items()}
     every = list(itertools.chain.from_iterable(by_head.values()))
@@ -57,14 +57,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     among_fair = _adjusted([contrast for contrast in family if contrast.is_fair])
     most = max(settings, key=counts.__getitem__)
     softmax = {contrast.setting: contrast.baseline for contrast in every}
-    perplexities = [
-        {"value": numbers.number(base.ppl), "n": numbers.counts([len(base.log_ppl)]), "sign": 0}
-        for base in map(softmax.__getitem__, settings)
-    ]
-    rows: list[dict[str, Any]] = [
-        {"label": "Softmax", "family": "baseline", "advice": "baseline", "memory": "1.0", "at_time": "the baseline"}
-        | {"cells": perplexities, "costs": {"size": "1.00", "time": "1.0"} | _ranks(softmax[most])}
-    ]
+    rows = [_softmax_row([softmax[setting] for setting in settings], softmax[most])]
     for label, of_head in by_head.items():
         name, by_setting = heads[label]["name"], {contrast.setting: contrast for contrast in of_head}
         counted = [contrast for contrast in of_head if contrast in adjusted]
@@ -84,6 +77,16 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
             })  # fmt: skip
     table = {"columns": [setting.label for setting in settings], "rows": rows, "measured_in": most.label}
     return table | {"tests": len(family), "fair": len(among_fair)}
+
+
+def _softmax_row(samples: Sequence[contrasts.Sample], measured: contrasts.Sample) -> dict[str, Any]:
+    """Return the row of the softmax: its perplexities in all settings, and its ranks in one of them, `measured`."""
+    perplexities = [
+        {"value": numbers.number(sample.ppl), "n": numbers.counts([len(sample.log_ppl)]), "sign": 0}
+        for sample in samples
+    ]
+    row = {"label": "Softmax", "family": "baseline", "advice": "baseline", "memory": "1.0", "at_time": "the baseline"}
+    return row | {"cells": perplexities, "costs": {"size": "1.00", "time": "1.0"} | _ranks(measured)}
 
 
 def _adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:

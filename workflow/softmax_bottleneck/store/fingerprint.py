@@ -1,6 +1,6 @@
 """Fingerprints: hashes of the source code that a step's numbers depend on.
 
-docs/architecture.md lists what else decides whether a file is made again (*Who decides what is recomputed*).
+docs/architecture.md lists what else decides whether a file is recomputed (*Who decides what is recomputed*).
 
 A step is repeated if its fingerprint has changed. The fingerprint covers the step's own module and every module of the
 package that the step's module imports, directly or not, also inside functions. NEUTRAL lists subpackages and modules

@@ -1,4 +1,4 @@
-"""Whether a study can run here: its models are built without weights, their parameters counted, and costs estimated.
+"""Check that a study can run here: build its models without weights, count parameters and estimate costs.
 
 This finds incompatible options, models that are too large for the machine, and datasets whose ranks are to be computed
 over more contexts than the test text has.
