@@ -444,10 +444,10 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     It fails if one pays on most of them; the state is DEPENDS if on some, and OPEN if premises leave it undecided.
     The figure has the largest judged gain on every distribution.
     """
-    tables = [(study, table) for study in evidence.studies if (table := natural.prices_of(study.records))]
-    if not tables:
+    studies = [study for study in evidence.studies if natural.prices_of(study.records)]
+    if not studies:
         return None
-    study, table = max(tables, key=lambda pair: len(pair[1]))
+    table = natural.prices_of(*(study.records for study in studies))
     overall, verdicts = natural.outcome(table)
     pays, undecided = (list(verdicts.values()).count(verdict) for verdict in (natural.PAYS, natural.OPEN))
     cells = sorted(natural.candidates(table), key=lambda cell: cell.gain.value)
@@ -458,7 +458,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
         state={natural.NONE: HOLDS, natural.MOST: FAILS}.get(overall, overall),
         number=f"A head with more rank pays on {pays} of {len(verdicts)} distributions",
         figure=DotPlot(rows, "largest gain of a head with more rank, % of the context-free KL"),
-        studies=[study.name],
+        studies=[study.name for study in studies],
         is_named=False,  # the margin was declared after single seeds on one of the truths had been seen
         facts={"pays": pays, "none": len(verdicts) - pays - undecided, "count": len(verdicts), "open": undecided},
         details=[f"{truth}: {natural.sentence(table, truth)}" for truth in verdicts]

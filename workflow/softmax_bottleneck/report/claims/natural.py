@@ -2,7 +2,7 @@
 
 The *price* of a head at width d is its mean KL(P*||Q) as a share of the context-free KL, i.e. that of the best model
 that sees no context. Its *gain* is the softmax's price minus its own. Margins, premises and outcomes are those that
-the first lines of config/price.yaml declared before the first run.
+the first lines of config/price.yaml declared before the first run, with the stricter rules of config/price-long.yaml.
 """
 
 import math
@@ -44,7 +44,12 @@ class Price:
         share: the price.
         gain: gain on the softmax of the same planned width.
         at_time: gain on the softmax that takes as long for an update, which is as wide as that allows; nan if that
-            is narrower or wider than all widths, or if a softmax of the search has not converged.
+            is narrower than all widths, or if a softmax of the search has not converged.
+        is_bound: True if the head takes longer than the widest softmax, with which `at_time` then compares it. Its gain
+            at equal time is at most that.
+        later: gain of one seed with twice the updates, the seed of the search; nan if that was not tried.
+        change: the sum of the absolute changes of both prices by these updates.
+        updates: number of these updates; 0 if they were not tried.
         p: p-value of the gain, Holm-corrected over all truths, widths and heads; nan for the softmax.
         unjudged: the broken premise because of which nothing is concluded, such as `not converged`; or empty.
         edge: True if the chosen step size is the smallest or the largest that was tried.
@@ -58,6 +63,10 @@ class Price:
     share: Interval
     gain: Interval
     at_time: Interval
+    is_bound: bool
+    later: float
+    change: float
+    updates: float
     p: float
     unjudged: str
     edge: bool
@@ -69,35 +78,45 @@ class Price:
             return f"not judged: {self.unjudged}"
         if abs(self.gain.value) >= MARGIN and self.gain.low * self.gain.high > 0:
             return PAYS if self.gain.value > 0 else "loses"
-        if not self.p < ALPHA:
+        if not (self.p < ALPHA and abs(self.gain.value) > self.change):
             return OPEN
         return "small gain" if self.gain.value > 0 else "small loss"
 
     @property
     def pays_at_time(self) -> bool:
         """True if the head pays in comparison with the softmax that takes as long."""
-        return not self.unjudged and self.at_time.low > 0 and self.at_time.value >= MARGIN
+        return not (self.unjudged or self.is_bound) and self.at_time.low > 0 and self.at_time.value >= MARGIN
 
 
 # --- from fits to prices --------------------------------------------------------------------------------------------
-def prices_of(records: Records) -> list[Price]:
-    """Return the prices of the first plan of fits to TRUTHS in some records."""
-    rows = records.synthetic
-    rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join(TRUTHS)});")]
-    if rows.empty:
-        return []
-    rows = rows[rows["table"] == rows["table"].iloc[0]]
-    return prices(wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH]))
+def prices_of(*studies: Records) -> list[Price]:
+    """Return the judged prices of the first plan of fits to TRUTHS in each of some records.
+
+    For every truth, head and width, the fits that were checked with the most updates count.
+    """
+    longest = dict[tuple[str, str, float], Price]()
+    for records in studies:
+        rows = records.synthetic
+        rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join(TRUTHS)});")]
+        rows = rows[rows["table"] == rows["table"].iloc[0]] if len(rows) else rows
+        every = wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH])
+        for price in prices(*every) if len(rows) else ():
+            cell = price.truth, price.model, price.width
+            longest[cell] = max(longest.get(cell, price), price, key=lambda price: price.updates)
+    return judged(list(longest.values()))
 
 
 def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
-    """Return the price of every truth, width and head, from a line per fit and a line per truth and seed."""
+    """Return the price of every truth, width and head, from a line per fit and a line per truth and seed.
+
+    Their p-values are uncorrected, and the control of mixtures is not applied: `judged` does both.
+    """
     if not {KL, UPDATE_MS, "truth"} <= set(fits):
         return []
     free = truths.drop_duplicates(["truth", "seed"])[["truth", "seed", KL_NO_CONTEXT]]
     fits = fits.reindex(columns=list(dict.fromkeys([*fits, "rate", "updates"])))
     fits = fits.merge(free.rename(columns={KL_NO_CONTEXT: "free"}), on=["truth", "seed"])
-    converged = {key: _converged(part) for key, part in fits.groupby(["truth", "model"])}
+    checks = {key: _check(part) for key, part in fits.groupby(["truth", "model"])}
     tried = fits.groupby(["truth", "model"])["rate"].agg(["min", "max"])
     cells = compared(fits)
     softmax = cells[cells["model"] == BASELINE].sort_values(UPDATE_MS)
@@ -105,25 +124,43 @@ def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
     rivals = dict(list(softmax.groupby(["truth", "seed"])))
     runs = zip(cells["truth"], cells["seed"], cells[UPDATE_MS], strict=True)
     rival_kl = np.array([_at_time(rivals[truth, seed], ms) for truth, seed, ms in runs])
-    rival_kl[[not all(converged[truth, BASELINE].values()) for truth in cells["truth"]]] = math.nan
+    rival_kl[[not checks[truth, BASELINE]["is_small"].all() for truth in cells["truth"]]] = math.nan
+    slowest = cells["truth"].map(softmax.groupby("truth")[UPDATE_MS].max())
     losses = {"share": cells[KL], "gain": cells[f"{KL}_equal"] - cells[KL], "at_time": rival_kl - cells[KL]}
-    cells = cells.assign(**{name: nats / cells["free"] for name, nats in losses.items()})
+    cells = cells.assign(
+        **{name: nats / cells["free"] for name, nats in losses.items()}, slow=cells[UPDATE_MS] > slowest
+    )
     table = list[Price]()
     for (truth, model, head, width), seeds in cast("Any", cells.groupby(["truth", "model", "head", "d"])):
         intervals = {name: student([seeds[[name]].to_numpy()], ALPHA / 2) for name in losses}
-        names = {BASELINE: f"{BASELINE} not converged", model: "not converged"}
-        broken = [text for name, text in names.items() if not _is_sound(converged[truth, name], width)]
-        broken += ["too few seeds"] if len(seeds) < MIN_RUNS else []
+        own, equal = (checks[truth, name].reindex([width]).iloc[0] for name in (model, BASELINE))
         ends, rate = tried.loc[(truth, model)], seeds["learning_rate"].iloc[0]
         table.append(Price(
             truth=truth, width=width, model=model, head=head, kl=float(seeds[KL].mean()), **intervals,
-            p=math.nan if model == BASELINE else _p_value(intervals["gain"]), unjudged="".join(broken[-1:]),
+            is_bound=bool(seeds["slow"].any()), later=equal["later"] - own["later"],
+            change=own["change"] + equal["change"], updates=np.nan_to_num(own["updates"]),
+            p=math.nan if model == BASELINE else _p_value(intervals["gain"]),
+            unjudged=_broken_premise(own["is_small"], equal["is_small"], len(seeds)),
             edge=not ends["min"] < rate < ends["max"],
         ))  # fmt: skip
+    return table
+
+
+def judged(table: Sequence[Price]) -> list[Price]:
+    """Return prices with Holm's correction over all of them, and with mixtures not judged unless the control passed."""
     failed, adjusted = control(table), holm([price.p for price in table])
     mixtures = [price.head for price in table if failed and declaration(price.head).family == "mixture"]
     pairs = zip(table, adjusted, strict=True)
     return [replace(price, p=p, unjudged=failed if price.head in mixtures else price.unjudged) for price, p in pairs]
+
+
+def _broken_premise(head: object, softmax: object, seeds: int) -> str:
+    """Return why a cell is not judged; `head` and `softmax` are whether their check was passed, and nan without one."""
+    if seeds < MIN_RUNS:
+        return "too few seeds"
+    if head is not True:
+        return "not converged" if head is False else "not checked"
+    return "" if softmax is True else f"{BASELINE} not converged"
 
 
 def compared(fits: pd.DataFrame) -> pd.DataFrame:
@@ -139,32 +176,32 @@ def _p_value(gain: Interval) -> float:
 def _at_time(softmax: pd.DataFrame, ms: float) -> float:
     """Return the lowest KL of one seed's softmaxes whose update takes at most `ms`, interpolated on log scales.
 
-    `softmax` is sorted by time. Outside of its times the result is nan.
+    `softmax` is sorted by time. If all take longer, the result is nan.
     """
     times, kl = (np.log(softmax[name].clip(lower=1e-9).to_numpy()) for name in (UPDATE_MS, KL))
-    return float(np.exp(np.interp(math.log(ms), times, np.minimum.accumulate(kl), left=math.nan, right=math.nan)))
+    return float(np.exp(np.interp(math.log(ms), times, np.minimum.accumulate(kl), left=math.nan)))
 
 
-def _converged(search: pd.DataFrame) -> dict[float, bool]:
-    """Return {searched width: True if twice the updates hardly change KL} of a model at a truth (CHANGE, TENTH)."""
+def _check(search: pd.DataFrame) -> pd.DataFrame:
+    """Return what twice the updates did to a model at a truth, by searched width.
+
+    The columns are `updates`, `later` (the price with these updates), `change` (the absolute change of the price) and
+    `is_small` (whether CHANGE or TENTH allows this change).
+    """
     longer, tried = search[search["updates"].notna()], search[search["rate"].notna()]
-    both = longer.merge(tried, "left", left_on=["d", "learning_rate"], right_on=["d", "rate"], suffixes=("_after", ""))
-    change = (both[f"{KL}_after"] - both[KL]).abs()
-    small = (change < CHANGE * both[KL]) | (change < TENTH * MARGIN * both["free"])
-    return dict(zip(both["d"], small, strict=True))
-
-
-def _is_sound(converged: Mapping[float, bool], width: float) -> bool:
-    """Return True if a model has converged at the searched width nearest to `width`."""
-    return bool(converged) and bool(converged[min(converged, key=lambda d: abs(math.log(d / width)))])
+    both = longer.merge(tried, "left", left_on=["d", "learning_rate"], right_on=["d", "rate"], suffixes=("", "_before"))
+    change = (both[KL] - both[f"{KL}_before"]).abs()
+    is_small = (change < CHANGE * both[f"{KL}_before"]) | (change < TENTH * MARGIN * both["free"])
+    columns = {"updates": both["updates"], "later": both[KL] / both["free"], "change": change / both["free"]}
+    return pd.DataFrame(columns | {"is_small": is_small.astype(object)}).set_index(both["d"])
 
 
 def control(table: Iterable[Price]) -> str:
     """Return why nothing is concluded about mixtures: `control failed` or `control not run`; empty if it passed."""
-    gains = [price.gain.value for price in table if (price.truth, price.width, price.model) == CONTROL]
-    if not gains:
+    cells = [price for price in table if (price.truth, price.width, price.model) == CONTROL]
+    if not cells:
         return "control not run"
-    return "" if gains[0] > 0 else "control failed"
+    return "" if cells[0].gain.low > 0 and cells[0].later > 0 else "control failed"
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------

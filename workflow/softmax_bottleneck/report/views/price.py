@@ -32,7 +32,7 @@ def price_table(source: Source, *, fits: str) -> Iterator[Section]:
     context-free KL with its interval, the gain at equal time, and the verdict. The note has the verdict on the truth.
     """
     frames = Frames.of(source, fits, kinds=["natural"])
-    every = natural.prices(frames.fits, frames.truths)
+    every = natural.judged(natural.prices(frames.fits, frames.truths))
     for truth, part in groupby(every, key=lambda price: price.truth):
         found = {(price.model, price.width): price for price in part}
 
@@ -55,8 +55,13 @@ def _notes(price: Price) -> Iterator[str]:
     yield f"{_points(price.share)} % of the context-free KL"
     if price.model != BASELINE:
         yield f"gain {_points(price.gain, signed=True)}"
+        at_most = "at most " if price.is_bound else ""
         is_timed = np.isfinite(price.at_time.value)
-        yield f"at equal time {_points(price.at_time, signed=True)}" if is_timed else "no judged softmax takes as long"
+        yield (
+            f"at equal time {at_most}{_points(price.at_time, signed=True)}"
+            if is_timed
+            else "no judged softmax is as fast"
+        )
         yield price.verdict
         if price.pays_at_time:
             yield "pays at equal time"
@@ -96,7 +101,7 @@ def price_top_table(source: Source, *, fits: str, width: int) -> Iterator[Sectio
 def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
     """Draw the price against the width in a panel per truth: a labelled line per head, with 95 % intervals."""
     frames = Frames.of(source, fits, kinds=["natural"])
-    found = natural.prices(frames.fits, frames.truths)
+    found = natural.judged(natural.prices(frames.fits, frames.truths))
     if not found:
         return plots.only_text(plots.NOTHING, pd.DataFrame(columns=["truth", "model"]))
     data = pd.json_normalize([asdict(price) | {"verdict": price.verdict} for price in found], sep="_")
