@@ -6,7 +6,7 @@ the first lines of config/price.yaml declared before the first run, with the str
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
