@@ -307,17 +307,32 @@ def stages(archives: Sequence[FinishedStudy]) -> list[str]:
     return ["", *table(rows), ""]
 
 
-def price_of_width(archived: FinishedStudy, width: int = 16) -> list[str]:
+def price_of_width(studies: Sequence[FinishedStudy], width: int = 16) -> list[str]:
     """Return a table of the share of the context-free KL that every head of a width loses on every natural truth."""
-    prices = [price for price in natural.prices_of(archived.records) if price.width == width]
+    prices = [price for price in natural.prices_of(*(one.records for one in studies)) if price.width == width]
     shares = {(price.truth, price.head): f"{100 * price.share.value:.2f} %" for price in prices}
+    truths = [truth for truth in natural.TRUTHS if any(price.truth == truth for price in prices)]
     heads = list(dict.fromkeys(head for _, head in shares))
-    rows = [
-        [truth, *(shares[truth, head] for head in heads)]
-        for truth in natural.TRUTHS
-        if any(price.truth == truth for price in prices)
-    ]
-    return ["", *table([[f"share lost, d = {width}", *(declaration(head).label for head in heads)], *rows]), ""]
+    rows = [[declaration(head).label, *(shares.get((truth, head), "—") for truth in truths)] for head in heads]
+    return ["", *table([[f"share lost, d = {width}", *truths], *rows]), ""]
+
+
+def price_parts(studies: Sequence[FinishedStudy], width: int = 16) -> list[str]:
+    """Return a table of the parts of KL that are due to the most probable tokens, for every study, truth and head."""
+    parts = ["kl_top_1", "kl_top_10", "kl_top_100", "kl_nats"]
+    rows = [["study", "distribution", "head", "top 1", "top 10", "top 100", "all"]]
+    for archived in studies:
+        fits, truths = natural.fits_of(archived.records)
+        if fits.empty:
+            continue
+        free = truths.drop_duplicates(["truth", "seed"])[["truth", "seed", "kl_no_context_nats"]]
+        fits = natural.compared(fits).query(f"d == {width}").merge(free, on=["truth", "seed"])
+        shares = fits[parts].div(fits["kl_no_context_nats"], axis=0).assign(truth=fits["truth"], head=fits["head"])
+        means = shares.groupby(["truth", "head"], sort=False).mean()
+        for (truth, head), part in means.sort_index(level="truth", sort_remaining=False).iterrows():
+            numbers = [f"{100 * part[name]:.3f} %" for name in parts]
+            rows.append([archived.study, truth, declaration(head).label, *numbers])
+    return ["", *table(rows), ""]
 
 
 def searched(studies: Sequence[FinishedStudy], archived: FinishedStudy) -> list[str]:
@@ -530,7 +545,8 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "mixture runs": partial(mixture_runs, studies),
         "Kanai's stages": partial(stages, [by_study["kanai-small"][0], by_study["ptb-cpu"][0]]),
         "Merity's ranks": partial(rank_demonstration, by_study[PICTURED][0]),
-        "prices": partial(price_of_width, by_study["price-three"][0]),
+        "prices": partial(price_of_width, studies),
+        "parts of prices": partial(price_parts, studies),
         "searched rates": partial(searched, studies, by_study["tuned-small"][0]),
         "Dirichlet fits": partial(dirichlet, by_study["dirichlet"][0]),
         "words of ptb": partial(words_of_ptb, by_study["ptb-words"][0]),

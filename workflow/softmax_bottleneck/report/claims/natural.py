@@ -90,20 +90,24 @@ class Price:
 
 # --- from fits to prices --------------------------------------------------------------------------------------------
 def prices_of(*studies: Records) -> list[Price]:
-    """Return the judged prices of the first plan of fits to TRUTHS in each of some records.
+    """Return the judged prices of some studies' fits to TRUTHS.
 
     For every truth, head and width, the fits that were checked with the most updates count.
     """
     longest = dict[tuple[str, str, float], Price]()
     for records in studies:
-        rows = records.synthetic
-        rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join(TRUTHS)});")]
-        rows = rows[rows["table"] == rows["table"].iloc[0]] if len(rows) else rows
-        every = wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH])
-        for price in prices(*every) if len(rows) else ():
+        for price in prices(*fits_of(records)):
             cell = price.truth, price.model, price.width
             longest[cell] = max(longest.get(cell, price), price, key=lambda price: price.updates)
     return judged(list(longest.values()))
+
+
+def fits_of(records: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a line per fit, and a line per truth and seed, of the first plan of fits to TRUTHS in some records."""
+    rows = records.synthetic
+    rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join(TRUTHS)});")]
+    rows = rows[rows["table"] == rows["table"].iloc[0]] if len(rows) else rows
+    return wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH])
 
 
 def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
