@@ -23,7 +23,7 @@ from softmax_bottleneck.heads.registry import declaration  # noqa: E402
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records  # noqa: E402
 from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, head_table, numbers, source  # noqa: E402
 from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
-from softmax_bottleneck.report.claims import natural  # noqa: E402
+from softmax_bottleneck.report.claims import both_sides, natural  # noqa: E402
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
 from softmax_bottleneck.report.page import environment  # noqa: E402
@@ -371,6 +371,22 @@ def rank_demonstration(archived: FinishedStudy) -> list[str]:
     return ["", *table([head, *([label, *row] for label, row in ranks.items())]), ""]
 
 
+def top_tokens(archived: FinishedStudy) -> list[str]:
+    """Return the tables of top tokens: of random output matrices, and of trained ones with their controls."""
+    rows = [["random matrix", "m, 95 % of draws", "half of the draws", "d / (2 ln(V / d))"]]
+    head = ["trained matrix", *(f"{kind}: m; half of the draws" for kind in ("trained", "random directions"))]
+    trained = dict[str, list[str]]()
+    sizes = both_sides.top_sizes(archived.records).sort_values(["V", "d", "model", "dataset", "seed"])
+    for top in sizes.itertuples():  # of a trained matrix before its control
+        size, m = f"V = {top.V:,}, d = {top.d}", f"{top.top_m} ({top.low} to {top.high})"
+        if top.dataset == SYNTHETIC:
+            rows.append([size, m, str(top.median), f"{top.d / (2 * math.log(top.V / top.d)):.1f}"])
+        else:
+            name = f"{archived.corpora[top.dataset]}, seed {top.seed}, {size}"
+            trained.setdefault(name, [name]).append(f"{m}; {top.median}")
+    return ["", *table(rows), "", *table([head, *trained.values()]), ""]
+
+
 def dirichlet(archived: FinishedStudy) -> list[str]:
     """Return a table of the KL of fits to Dirichlet distributions: a row per distribution and width, in nats."""
     found = archived.records.synthetic
@@ -548,6 +564,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "prices": partial(price_of_width, studies),
         "parts of prices": partial(price_parts, studies),
         "searched rates": partial(searched, studies, by_study["tuned-small"][0]),
+        "top tokens": partial(top_tokens, by_study["top-m"][0]),
         "Dirichlet fits": partial(dirichlet, by_study["dirichlet"][0]),
         "words of ptb": partial(words_of_ptb, by_study["ptb-words"][0]),
         "widths": partial(widths, by_study["ptb-words"][0]),
