@@ -3,12 +3,18 @@
 import csv
 import math
 from collections import defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from softmax_bottleneck import heads, ranks
+from softmax_bottleneck.measuring import synthetic_experiments
 from softmax_bottleneck.measuring.synthetic_experiments import DEFAULT, READINGS, SWEEP, RankDemo, rank_demo, rows_of
+from softmax_bottleneck.ranks import TopTokens
 from softmax_bottleneck.store.seeds import derive
 
 PUBLISHED = Path(__file__).parents[2] / "report" / "published" / "smerity2017_rank_demo.csv"
@@ -55,8 +61,6 @@ def test_the_closest_reading_is_close():
 @pytest.mark.parametrize("components", [1, 3])
 def test_ranks_are_those_of_the_trained_models_heads(components):
     """The same weights in the heads of the language models, in float64, and numpy's SVD: the same counts."""
-    torch = pytest.importorskip("torch")
-    heads = pytest.importorskip("softmax_bottleneck.heads")
     settings = replace(SMALL, draws=1, components=(components,), dtype="float64")
     h, v, s = settings.hidden_size, settings.vocabulary_size, settings.contexts
     rng = np.random.default_rng(derive(settings.seed, "rank demo", 0))
@@ -102,3 +106,23 @@ def test_the_sweep_counts_the_singular_values_of_a_mixture_computed_by_hand() ->
         tolerance = 0.5 * math.sqrt(contexts + words + 1) * sigma[0] * np.finfo(np.float32).eps
         (found,) = [row["value"] for row in rows if row["condition"].startswith(f"K={k};H={width};V={words};")]
         assert found == pytest.approx(int((sigma > tolerance).sum()), abs=3)  # float32 moves those at the tolerance
+
+
+def test_every_trained_matrix_has_a_control_with_its_lengths_and_biases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with normal rows scaled one by one in float64; rows of length 1 are those of a plain random matrix."""
+    weight, bias = torch.randn(12, 3, generator=torch.manual_seed(1)).exp(), torch.arange(12.0)
+    head = SimpleNamespace(is_log_linear=True, decoder=SimpleNamespace(parameters=lambda: (weight, bias)))
+    model, matrices, largest = nullcontext(SimpleNamespace(head=head)), [], TopTokens((1,), 3, 0.0)
+    monkeypatch.setattr(synthetic_experiments.trained, "loaded", lambda run, folder: model)
+    monkeypatch.setattr(ranks, "top_tokens", lambda *layer: matrices.append(layer) or largest)
+    study = SimpleNamespace(store=SimpleNamespace(run_folder=lambda path: path))
+    runs = [SimpleNamespace(dataset="ptb", model="softmax", seed=seed, path="") for seed in (1, 2)]
+    rows = synthetic_experiments.top_tokens(study, runs)
+    for seed, (control, its_bias), row in zip((1, 2), matrices[1:4:2], rows[1:4:2], strict=True):
+        assert (row["model"], row["seed"]) == ("softmax-random-directions", seed) and its_bias.tolist() == bias.tolist()
+        normal = np.random.default_rng(derive(seed, "top tokens", "ptb", "softmax")).standard_normal((12, 3))
+        for new, given, free in zip(control, weight.tolist(), normal, strict=True):
+            assert new == pytest.approx(free * math.hypot(*given) / math.hypot(*free), rel=1e-6)
+    unit = ranks.random_directions(np.tile([0.0, 1.0, 0.0], (12, 1)), 7)
+    plain = np.random.default_rng(7).standard_normal((12, 3))
+    np.testing.assert_allclose(unit * np.sqrt((plain**2).sum(1, keepdims=True)), plain)

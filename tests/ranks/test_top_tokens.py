@@ -70,14 +70,12 @@ def test_in_a_plane_two_neighbours_on_the_hull_can_have_any_probabilities() -> N
     weight = np.column_stack([np.cos(angle), np.sin(angle)])
     assert len(ConvexHull(weight).vertices) == 8
     found = top_tokens(weight, draws=30)
-    assert found is not None
-    assert min(found.largest) >= 1 and found.most == 3
+    assert found is not None and min(found.largest) >= 1 and found.most == 3
 
 
 def test_as_many_dimensions_as_words_allow_all() -> None:
     found = top_tokens(np.random.default_rng(0).normal(size=(6, 9)), draws=5)
-    assert found is not None
-    assert found.largest == (5,) * 5 and (found.m, found.median) == (5, 5)
+    assert found is not None and found.largest == (5,) * 5 and (found.m, found.median) == (5, 5)
 
 
 def test_two_equal_words_never_lead_together() -> None:

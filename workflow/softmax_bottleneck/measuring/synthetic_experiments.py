@@ -246,7 +246,7 @@ def top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
     """Return the largest m of every draw (see `ranks.top_tokens`), for trained and for random output matrices.
 
     Runs whose head is not log-linear are left out. Random matrices have normal entries, the sizes of the trained ones,
-    and those in TOP_SIZES.
+    and those in TOP_SIZES. A control has the row lengths and biases of a trained matrix, and random directions.
     """
     rows, sizes = list[Row](), set(TOP_SIZES)
     for run in runs:
@@ -254,6 +254,9 @@ def top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
             if model.head.is_log_linear:
                 weight_VD, bias_V = (tensor.detach().cpu().numpy() for tensor in model.head.decoder.parameters())
                 rows += _top_rows(weight_VD, bias_V, run.dataset, run.model, run.seed)
+                seed = derive(run.seed, "top tokens", run.dataset, run.model)
+                control_VD, control = ranks.random_directions(weight_VD, seed), f"{run.model}{ranks.RANDOM_DIRECTIONS}"
+                rows += _top_rows(control_VD, bias_V, run.dataset, control, run.seed)
                 sizes.add(weight_VD.shape)
     for size in sorted(sizes):
         weight_VD = np.random.default_rng(derive(0, "top tokens", *size)).standard_normal(size)

@@ -24,4 +24,4 @@ from softmax_bottleneck.ranks.spectra import (
     singular_values,
 )
 from softmax_bottleneck.ranks.spectrum import Spectrum
-from softmax_bottleneck.ranks.top_tokens import TopTokens, top_tokens
+from softmax_bottleneck.ranks.top_tokens import RANDOM_DIRECTIONS, TopTokens, random_directions, top_tokens

@@ -31,6 +31,7 @@ from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
 DRAWS = 80  # the smallest number, but for a few, whose order statistics bound the 5 % quantile on both sides
 SHARE = 0.95  # of draws that must be realisable
 LEVEL = 0.95  # of the interval
+RANDOM_DIRECTIONS = "-random-directions"  # after the name of a model: `random_directions` in place of its weights
 SMALLEST_SINGULAR = 1e-10  # times the largest: equations with a smaller singular value depend on each other
 
 
@@ -70,6 +71,13 @@ class TopTokens:
     def to_json(self) -> dict[str, Any]:
         """Return m, its interval, the median, and the attributes."""
         return {"m": self.m, "interval": self.interval, "median": self.median, **asdict(self)}
+
+
+def random_directions(weight_VD: Floats, seed: int) -> Float64:
+    """Return rows of independent, uniform directions, each as long as the row of `weight_VD` in its place."""
+    normal_VD = np.random.default_rng(seed).standard_normal(weight_VD.shape)
+    lengths_V1, normal_V1 = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (weight_VD, normal_VD))
+    return np.asarray(normal_VD * lengths_V1 / normal_V1)
 
 
 def top_tokens(

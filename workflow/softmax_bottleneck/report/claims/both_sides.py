@@ -13,7 +13,7 @@ from itertools import chain
 import pandas as pd
 
 from softmax_bottleneck.corpora.repeat import LEARNED
-from softmax_bottleneck.ranks.top_tokens import TopTokens
+from softmax_bottleneck.ranks.top_tokens import RANDOM_DIRECTIONS, TopTokens
 from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, STEPS, TOP_M
 from softmax_bottleneck.records.records import Records, groups
 from softmax_bottleneck.report.claims import rules as r
@@ -82,7 +82,8 @@ def _top_of_random(data: r.CorpusData) -> Iterator[float]:
 def _top_of_trained(data: r.CorpusData) -> Iterator[float]:
     """Yield, for each trained matrix, its m less that of the random matrix of the same size."""
     sizes = top_sizes(data.records)
-    both = sizes[sizes["model"] != "random"].merge(sizes[sizes["model"] == "random"], on=["V", "d"])
+    trained = sizes[(sizes["model"] != "random") & ~sizes["model"].str.endswith(RANDOM_DIRECTIONS)]
+    both = trained.merge(sizes[sizes["model"] == "random"], on=["V", "d"])
     yield from both[f"{TOP_M}_x"] - both[f"{TOP_M}_y"]
 
 

@@ -70,18 +70,20 @@ def repeat_figure(source: Source) -> plots.Drawing:
 def top_m_figure(source: Source, *, synthetic: Literal["top-m"]) -> plots.Drawing:
     """Draw the number of top tokens of any probabilities against the width d, with intervals, by size of vocabulary.
 
-    Lines are random matrices, diamonds those of trained runs. `synthetic` tells the step `synthetic` what to compute.
+    Lines are random matrices. Diamonds are trained ones and their controls, drawn side by side. `synthetic` tells the
+    step `synthetic` what to compute.
     """
     data = top_sizes(source.records)
     if data.empty:
         return plots.only_text("Top tokens are not computed yet.", data)
     canvas, ((panel,),) = plots.panels(1, 1, 8.6, 4.2)
-    for number, ((dataset, words), sizes) in enumerate(groups(data.sort_values("d"), "dataset", "V")):
+    for number, ((dataset, model, words), sizes) in enumerate(groups(data.sort_values("d"), "dataset", "model", "V")):
         trained = dataset != "synthetic"
-        name = f"{source.study.dataset(dataset).title}, trained" if trained else "random"
-        look = {"color": plots.SPARE[number % len(plots.SPARE)], "label": f"{name}, V = {int(words):,}"}
+        name = f"{source.study.dataset(dataset).title}, {model}" if trained else model
+        look = {"color": plots.SPARE[number % len(plots.SPARE)], "label": f"{name}, V = {int(words):,}", "capsize": 3}
         error = [sizes[TOP_M] - sizes["low"], sizes["high"] - sizes[TOP_M]]
-        panel.errorbar(sizes["d"], sizes[TOP_M], yerr=error, fmt="D" if trained else "o-", capsize=3, **look)
+        place = sizes["d"] * (1 + 0.02 * number) if trained else sizes["d"]
+        panel.errorbar(place, sizes[TOP_M], yerr=error, fmt="D" if trained else "o-", **look)
     panel.set(xlabel="width d", ylabel="tokens m of any probabilities")
     plots.log_x(panel, sorted(set(data["d"])))
     panel.legend()
