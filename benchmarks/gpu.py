@@ -3,9 +3,9 @@
 export CUBLAS_WORKSPACE_CONFIG=:4096:8 PYTHONPATH=workflow
 python benchmarks/gpu.py --out FOLDER   # measures the pieces that are not in the file yet; repeat it to resume
 
---list shows the pieces and which are done. --only NAME measures the pieces whose names begin with NAME, done or not.
---dry runs the pieces with small sizes on a CPU and writes nothing. A piece is written as soon as it is measured. A
-piece that fails is written with its error message, and counts as done.
+--list shows the pieces and which are done. --only NAME keeps to the pieces whose names begin with NAME. --dry runs
+them with small sizes on a CPU and writes dry.json, only with --out. A piece is written as soon as it is measured. A
+piece that fails is written with its error message, and counts as done. The exit code is 1 if pieces are left or failed.
 
 Needed besides torch: annotated-types numpy psutil pydantic pydantic-core pyyaml safetensors scipy typing-extensions
 typing-inspection. Where there is no network, bring wheels (for Python 3.12: pip download --only-binary=:all:
@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import Case, cases, endless, head_contenders, our_step, plain_step, shrunk, trainer
+from cases import Case, cases, endless, head_contenders, plain_step, shrunk, trainer
 from softmax_bottleneck.heads.matmul import NEED_TF32, PRECISIONS, tf32
 from softmax_bottleneck.jobs.numerics import numerics
 from softmax_bottleneck.ranks import DeviceGram, gram_singular_values
@@ -43,6 +43,7 @@ UPDATES_PER_EPOCH = {  # expected, at the published chunk lengths
     **dict.fromkeys(("wikitext-2/mos", "wikitext-2/moc"), 2040),
 }
 SIZES = {"ptb": (82_429, 10_000), "wikitext-2": (33_320, 33_278)}  # contexts and words of the published matrices
+DRY_SIZE = (9_000, 200)  # three chunks, and too many entries for an SVD in memory
 SLICES = (1, 2, 5, 7)  # of a chunk
 WIDTHS = (8_192, 16_384, 24_576, 33_278)  # of symmetric matrices; the last is the vocabulary of WikiText-2
 
@@ -114,11 +115,15 @@ def head(place: Place, name: str) -> list[dict[str, Any]]:
 def step(place: Place, name: str) -> list[dict[str, Any]]:
     """Time whole training steps and derive seconds per epoch at the expected number of updates.
 
-    A and B exist in float32 and TF32 only.
+    A and B exist in float32 and TF32 only. The noise of a precision is the largest difference of its loss from that of
+    float32 in six updates from one seed.
     """
-    case, rows = place.case(name), []
+    case, rows, losses = place.case(name), [], {}
     for precision in place.precisions:
-        contenders = {"ours": place.block(our_step(case, place.device, precision))}
+        ours = trainer(case, place.device, precision)
+        losses[precision] = losses_nats(place, ours)
+        noise = {"largest_loss_difference_nats": largest_gap(losses[precision], losses["fp32"])}
+        contenders = {"ours": place.block(endless(ours))}
         if precision in ("fp32", "tf32"):
             for variant in "AB":
                 contenders[variant] = place.block(plain_step(case, variant == "A", place.device), shipped=False)
@@ -126,6 +131,7 @@ def step(place: Place, name: str) -> list[dict[str, Any]]:
             timings = place.race(contenders, place.repetitions)
         for variant, timing in timings.items():
             row = {"case": name, "variant": variant, "precision": precision, **timing.row()}
+            row |= noise if variant == "ours" else {}
             rows.append(row | {"s_per_epoch": round(timing.median * UPDATES_PER_EPOCH[name], 2)})
     return rows
 
@@ -154,34 +160,39 @@ def wavefront(place: Place, name: str) -> list[dict[str, Any]]:
         for slices in SLICES:
             ours = trainers[slices] = trainer(place.case(name), place.device, precision)
             ours.model.body.slices = slices
-            with place.numerics():
-                losses[slices] = losses_nats(ours, 6)
+            losses[slices] = losses_nats(place, ours)
         timings = place.race({str(s): place.block(endless(ours)) for s, ours in trainers.items()}, place.repetitions)
         for slices, ours in trainers.items():
-            gap = max(abs(a - b) for a, b in zip(losses[slices], losses[1], strict=True))
+            gap = largest_gap(losses[slices], losses[1])
             facts = {"slices": slices, "precision": precision, "largest_loss_difference_nats": gap}
             rows.append({"case": name, **facts, "refused": ours.graphs_refused, **timings[str(slices)].row()})
     return rows
 
 
-def losses_nats(ours: Any, updates: int) -> list[float]:
-    """Do some updates and return their losses."""
+def losses_nats(place: Place, ours: Any, updates: int = 6) -> list[float]:
+    """Do the first updates of a trainer and return their losses."""
     sums = [ours.tally.block_sum.item()]
-    for _ in range(updates):
-        ours.update()
-        sums.append(ours.tally.block_sum.item())
+    with place.numerics():
+        for _ in range(updates):
+            ours.update()
+            sums.append(ours.tally.block_sum.item())
     return list(np.diff(sums))
+
+
+def largest_gap(losses: list[float], baseline: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(losses, baseline, strict=True))
+
+
+def refuse_cpu(_: object) -> Any:
+    """Raise an error where the package would let the CPU compute the eigenvalues, which can take hours."""
+    raise RuntimeError("the eigenvalues fail a check: trace, Frobenius norm or inertia")
 
 
 def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
     """Time a float64 Gram matrix (per 4,096 rows) and its eigenvalues, including the checks that they must pass."""
-
-    def refuse(_: object) -> Any:
-        raise RuntimeError("the eigenvalues fail a check: trace, Frobenius norm or inertia")
-
     n = 200 if place.dry else int(size)
     rows_RN = np.random.default_rng(1).standard_normal((4096, n), dtype=np.float32)
-    gram, seconds = DeviceGram(n, refuse, torch=torch, device=place.device), {}
+    gram, seconds = DeviceGram(n, refuse_cpu, torch=torch, device=place.device), {}
     for key, work in {
         "gram_s_per_4096_rows": lambda: gram.add(rows_RN),
         "eigenvalues_s": lambda: gram.spectrum(len(rows_RN), n, "gram-of-columns", "float32"),
@@ -196,7 +207,7 @@ def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
 
 def spectrum(place: Place, corpus: str) -> list[dict[str, Any]]:
     """Time the spectrum of a matrix of log-probabilities of published size, as the step `spectrum` computes it."""
-    m, n = (300, 200) if place.dry else SIZES[corpus]
+    m, n = DRY_SIZE if place.dry else SIZES[corpus]
     head_VD = torch.randn(n, 16, device=place.device)
 
     def chunks() -> Iterator[torch.Tensor]:
@@ -205,7 +216,7 @@ def spectrum(place: Place, corpus: str) -> list[dict[str, Any]]:
             yield torch.log_softmax(h_RD @ head_VD.T, 1).sigmoid()  # of full rank
 
     began = time.perf_counter()
-    make = functools.partial(DeviceGram, torch=torch, device=place.device)
+    make = functools.partial(DeviceGram, solver=refuse_cpu, torch=torch, device=place.device)
     found = gram_singular_values(chunks(), n, make_gram=make)
     place.wait()
     seconds = time.perf_counter() - began
@@ -260,16 +271,17 @@ def measured(piece: Piece, place: Place) -> dict[str, Any]:
     return {"rows": rows, "problem": problem, "s": round(time.perf_counter() - began, 1)}
 
 
-def work(options: argparse.Namespace, place: Place) -> int:
-    """Measure piece after piece while there is time; return how many are left."""
-    kind = "" if place.dry else re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
-    path = None if place.dry else options.out / f"{kind}.json"
+def work(options: argparse.Namespace, place: Place) -> bool:
+    """Measure piece after piece while there is time; return True if pieces are left or have failed."""
+    gpu = "dry" if place.dry else torch.cuda.get_device_name()
+    folder = options.out or (None if place.dry else RESULTS)
+    path = folder and folder / f"{re.sub(r'[^a-z0-9]+', '-', gpu.lower()).strip('-')}.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {"pieces": {}}
-    wanted = {name: one for name, one in pieces().items() if not options.only or name.startswith(options.only)}
-    left = [name for name in wanted if options.only or name not in found["pieces"]]
+    wanted = {name: piece for name, piece in pieces().items() if name.startswith(options.only)}
+    left = [name for name in wanted if name not in found["pieces"]]
     if options.list:
-        print("\n".join(f"{'done' if name in found['pieces'] else '    '}  {name}" for name in wanted))
-        return 0
+        print("\n".join(f"{'    ' if name in left else 'done'}  {name}" for name in wanted))
+        return False
     began = time.monotonic()
     while left and time.monotonic() - began < 60 * options.minutes:
         name = left.pop(0)
@@ -278,24 +290,24 @@ def work(options: argparse.Namespace, place: Place) -> int:
             show({"piece": name} | row)
         print(f"{name}: {result['problem'] or 'done'} ({result['s']} s)", flush=True)
         if path:
-            gpu = torch.cuda.get_device_name()
             artefacts.write_json(path, found | {"provenance": provenance(gpu=gpu, cuda=torch.version.cuda)})
-    print(f"{len(left)} pieces left", flush=True)
-    return len(left)
+    failed = [name for name in wanted if found["pieces"].get(name, {}).get("problem")]
+    print(f"{len(left)} pieces left, {len(failed)} failed", flush=True)
+    return bool(left or failed)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--dry", action="store_true", help="in small on the CPU; nothing is written")
+    parser.add_argument("--dry", action="store_true", help="in small on the CPU")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
     parser.add_argument("--list", action="store_true", help="the pieces, and which are done")
-    parser.add_argument("--only", default="", metavar="NAME", help="pieces whose name begins so, done or not")
+    parser.add_argument("--only", default="", metavar="NAME", help="pieces whose name begins so")
     parser.add_argument("--minutes", type=float, default=9.0, help="no piece begins later than this")
-    parser.add_argument("--out", type=Path, default=RESULTS, metavar="FOLDER", help="where the file is and goes")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the file is and goes (default: results here)")
     options = parser.parse_args()
     if not options.dry and not torch.cuda.is_available():
         sys.exit("gpu.py: PyTorch sees no GPU here; --dry runs every piece in small on the CPU")
-    work(options, Place(options.dry, options.quick))
+    sys.exit(work(options, Place(options.dry, options.quick)))
 
 
 if __name__ == "__main__":
