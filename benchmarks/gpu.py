@@ -54,8 +54,8 @@ class Place:
 
     def __init__(self, dry: bool, quick: bool = False) -> None:
         self.dry, self.device = dry, "cpu" if dry else "cuda"
-        self.calls = 2 if dry else 5 if quick else BLOCK
-        self.repetitions = 2 if dry else 3 if quick else REPETITIONS
+        self.calls = 1 if dry else 5 if quick else BLOCK
+        self.repetitions = 1 if dry else 3 if quick else REPETITIONS
         self.precisions = tuple(one for one in PRECISIONS if not (dry and one in NEED_TF32))  # a CPU has no TF32
 
     def wait(self) -> None:
@@ -206,7 +206,7 @@ def eigenvalues(place: Place, size: str) -> list[dict[str, Any]]:
 
 
 def spectrum(place: Place, corpus: str) -> list[dict[str, Any]]:
-    """Time the spectrum of a matrix of log-probabilities of published size, as the step `spectrum` computes it."""
+    """Time the spectrum of a matrix of log-probabilities of published size, as `measure` computes it."""
     m, n = DRY_SIZE if place.dry else SIZES[corpus]
     head_VD = torch.randn(n, 16, device=place.device)
 

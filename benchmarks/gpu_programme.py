@@ -2,7 +2,7 @@
 
 python benchmarks/gpu_programme.py pack --mirror FOLDER   # here: .lease, with wheels, tokens and word similarities
 bash benchmarks/gpu_programme.sh A --out FOLDER           # there: results go to FOLDER as they come
-bash benchmarks/gpu_programme.sh A --dry                  # here, on two cores in two minutes, in small
+bash benchmarks/gpu_programme.sh A --dry                  # here, on two cores, in small
 
 A  the main paper at its size: a gate that measures, then Softmax (and LMS-PLIF beside it, if the gate allows) trained
    for as many epochs as fit; perplexities and ranks of what has ended; updates timed against the plain ones

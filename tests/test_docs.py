@@ -11,7 +11,7 @@ from softmax_bottleneck import __main__ as program
 from softmax_bottleneck.study import Schedule
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "config" / "README.md"]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md", ROOT / "config/README.md"]
 
 
 def test_the_drawings_and_the_list_of_modules_are_current() -> None:
