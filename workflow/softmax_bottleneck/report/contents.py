@@ -81,8 +81,7 @@ def write(study: Study, folder: Path) -> None:
     overview = findings.picture(contrasts.samples([finished_study(study, results, [])]))
     artefacts.write_text(folder / "figures" / "overview.svg", overview.svg())
     artefacts.write_text(folder / "figures" / "overview.csv", overview.csv)
-    page["overview"] = {"panels": overview.printed, "caption": findings.TEXTS["picture"]}
-    artefacts.write_json(folder / "page.json", page | {"heads": heads})
+    artefacts.write_json(folder / "page.json", page | {"heads": heads, "overview": findings.printed_picture(overview)})
 
 
 def page_of(

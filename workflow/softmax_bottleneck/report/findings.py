@@ -25,7 +25,7 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
 from softmax_bottleneck.report.contrasts import Contrast, Model, Named, Sample
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
-from softmax_bottleneck.report.scatter import Scatter, panels
+from softmax_bottleneck.report.scatter import ABOUT, Scatter, panels
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval, student
 from softmax_bottleneck.statistics.pooled import share_of_gain
 from softmax_bottleneck.store.paths import ROOT
@@ -504,7 +504,13 @@ def picture(found: Mapping[Model, Sample]) -> Scatter:
     """Return the figure of every head of report/findings.yaml against the softmax."""
     by_head = (contrasts.against_baseline(found, label, head, TEXTS["baseline"]) for label, head in heads().items())
     places = {setting: place for place, setting in enumerate(contrasts.settings_of(found))}
-    return Scatter(panels(sorted(itertools.chain(*by_head), key=lambda one: places[one.setting])))
+    return Scatter(panels(sorted(itertools.chain(*by_head), key=lambda one: places[one.setting])), TEXTS["legend"])
+
+
+def printed_picture(scatter: Scatter) -> dict[str, Any]:
+    """Return the texts `caption` and `legend` (a list) of a figure, and its `panels`, each with `svg` and `alt`."""
+    printed = [{"svg": scatter.svg(one), "alt": f"{ABOUT}, {one.about}. {one.text}."} for one in scatter.panels]
+    return {"caption": TEXTS["picture"], "legend": [TEXTS["rank"], *scatter.legend], "panels": printed}
 
 
 def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
@@ -513,8 +519,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     Returns:
         A dict with the texts `question`, `answer`, `not_shown` and `terms` (explanations of terms), the dict `counts`
         (of `archives`, `studies` and pooled `runs`), `archives` ({name: title and hardware}), the dict `picture` (of
-        the figure: `caption` and `panels`, each with `svg` and `alt`), and the list `findings`. Each finding is a dict
-        with these keys:
+        the figure, see `printed_picture`), and the list `findings`. Each finding is a dict with these keys:
 
         * `id`, `title`, `short`, `caveat`, `sentence`, `number`: texts; `short` is the finding in at most 20 words,
           `caveat` (may be empty) what is not significant, `sentence` the finding with all its numbers, and `number` the
@@ -530,7 +535,6 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     axes: dict[str, list[Row]] = {}
     for finding in found.values():
         axes.setdefault(finding.figure.axis, []).extend(finding.figure.rows[:MOST_ROWS])
-    scatter = picture(evidence.found)
     return {
         "question": TEXTS["question"],
         "answer": verdict(found),
@@ -538,7 +542,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         "terms": TEXTS["terms"],
         "counts": counts(studies, evidence.found),
         "archives": {study.name: f"{study.title} ({study.hardware})" for study in studies},
-        "picture": {"caption": TEXTS["picture"], "panels": scatter.printed},
+        "picture": printed_picture(picture(evidence.found)),
         "findings": [_printed(name, finding, axes[finding.figure.axis], studies) for name, finding in found.items()],
     }
 

@@ -89,9 +89,10 @@ def _panel(contrasts: Sequence[Contrast]) -> Panel:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Panels on shared axes."""
+    """Panels on shared axes, with the lines of a legend below them."""
 
     panels: Sequence[Panel]
+    legend: Sequence[str] = ()
 
     @cached_property
     def _ranks(self) -> tuple[float, float]:
@@ -113,11 +114,6 @@ class Scatter:
         return round(BOTTOM - (BOTTOM - TOP) * (change - low) / (high - low), 1)
 
     @property
-    def printed(self) -> list[dict[str, str]]:
-        """A dict per panel: its SVG, and its alternative text."""
-        return [{"svg": self.svg(panel), "alt": f"{ABOUT}, {panel.about}. {panel.text}."} for panel in self.panels]
-
-    @property
     def alt(self) -> str:
         """The alternative text of all panels together."""
         return f"{ABOUT}. {'. '.join(panel.text for panel in self.panels)}."
@@ -130,13 +126,14 @@ class Scatter:
         return to_csv(pd.DataFrame(rows, columns=columns), digits=8)
 
     def svg(self, *shown: Panel) -> str:
-        """Return the panels `shown`, or all, side by side as SVG."""
+        """Return the panels `shown` as SVG, or all side by side with the legend."""
         (least, most), (low, high) = self._ranks, self._changes
         steps = [factor * 10.0**power for power in range(8) for factor in (1, 3)]
         ranks = [(self._x(rank), f"{rank:.0f}") for rank in steps if least <= rank <= most]
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
         changes = [(self._y(tick), numbers.number(tick, 0, signed=True)) for tick in ticks if low <= tick <= high]
         axes = {"ranks": ranks, "changes": changes, "zero": self._y(0.0), "width": WIDTH, "height": HEIGHT}
+        axes["legend"] = () if shown else self.legend
         drawn = [
             {"x": index * WIDTH, "title": panel.title, "about": panel.about, "dots": self._dots(panel)}
             for index, panel in enumerate(shown or self.panels)
