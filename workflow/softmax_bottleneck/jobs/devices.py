@@ -1,9 +1,13 @@
 """The choice of the device that a process computes on, and leases that give each process a GPU of its own.
 
-Such a lease is an operating-system lock on a file in the user's own subfolder of the folder for temporary files. The
+The rules `train`, `finetune`, `dynamic`, `measure` and `fit` use a GPU, if the study's `device` allows it. `reproduce`
+lets Snakemake run at most as many of their jobs at once as `visible_gpus` lists. Each process leases the first free GPU
+of this list, and waits while there is none. On a cluster, each job requests a GPU (workflow/profiles/slurm).
+
+A lease is an operating-system lock on a file in the user's own subfolder of the folder for temporary files. The
 kernel releases the lock when the process ends, however it ends. The file is named after the GPU's UUID, which is the
 same in every process and project. Processes of other users, or with another TMPDIR, do not see the lease. In a batch
-job with one GPU none is leased, because the batch system has assigned it (workflow/profiles/slurm names the partition).
+job with one GPU none is leased, because the batch system has assigned it.
 
 A small model leaves most of a GPU idle, and every batch job waits in the queue. Therefore one job can train several
 runs at once (`train_together`). Each run has its own process and its own done.json, as if it were trained alone.

@@ -8,10 +8,19 @@ the last saved state. After SIGTERM or a time limit, no work is lost. After SIGK
 save is repeated, usually less than five minutes of it. On a CPU, the result has the same bits however often the work
 was interrupted, provided that the number of threads, the instruction set and the version of PyTorch stay the same.
 
-A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. What
-a state contains, says `state` in `training/loop.py`, `training/dynamic_evaluation.py` and `training/fitting.py`. A
-state is verified when it is read. If a state or record belongs to another run, or if only damaged ones are left, an
-error is raised and nothing is overwritten.
+A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. A
+state has all that the remaining steps depend on, as the method `state` of the work returns it:
+
+* training: the place in the text, the weights, the optimiser, the hidden state, the tally of losses, the rows of the
+  epoch log, and the best weights so far;
+* dynamic evaluation: the losses and gradient statistics of the finished passes, and the pass under way;
+* fits: the number of updates, and the parameters and optimiser of every unfinished fit.
+
+No state has that of a random generator, because every chunk or update seeds its generators from the seed and its place.
+
+A state is verified when it is read. If a state or record belongs to another run or to another major version of PyTorch,
+or if only damaged ones are left, an error is raised and nothing is overwritten. The record of a finished job has two
+equal copies (`outcome_record`), because Snakemake deletes the declared output of an interrupted job.
 """
 
 import logging
