@@ -63,13 +63,13 @@ def project(finished: Path, place: Path) -> Study:
 
 
 class Call:
-    """One call of the command, always the same."""
+    """One call of the command, with further options."""
 
-    def __init__(self, study: Study, **environment: str) -> None:
+    def __init__(self, study: Study, *options: str) -> None:
         self.folder = Store().run_folder(study.needed[0].path)
-        words = [*STEP, "reproduce", "--study", str(study.file), "--cores", "1"]
+        words = [*STEP, "reproduce", "--study", str(study.file), "--cores", "1", *options]
         self.process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
         )  # fmt: skip
 
@@ -129,7 +129,7 @@ def interrupted(study: Study) -> None:
 
 
 def budget_used_up(study: Study) -> None:
-    call = Call(study, SOFTMAX_BOTTLENECK_MAX_WALL="0.2s")
+    call = Call(study, "--set", "max_wall=0.2s")
     code, out, last = call.ends()
     assert code == 75 and "time limit reached; saved at" in last
     assert "Interim report: " in out and "0/1" in out

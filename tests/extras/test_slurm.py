@@ -52,18 +52,19 @@ def folder_of(study: Study) -> Path:
     ("4:00:00", None, 4 * 3600 - 180), ("2:00", None, 90), ("1-00:00:30", "10m", 86430 - 600), ("45", "1m", 0),
     ("UNLIMITED", None, None), ("INVALID", None, None),
 ])  # fmt: skip
-def test_time_left_in_a_job_minus_the_margin(cluster, left, margin, expected_s) -> None:
+def test_time_left_in_a_job_minus_the_margin(cluster, monkeypatch, left, margin, expected_s) -> None:
     fake_slurm.add_job(cluster, "7", left)
-    assert time_limit(None, margin, {"SLURM_JOB_ID": "7", "PATH": os.environ["PATH"]}).seconds == expected_s
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert time_limit(None, margin).seconds == expected_s
 
 
 @pytest.mark.fault("F1")
-def test_the_shorter_of_two_limits_applies() -> None:
-    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(time.time()) + 3600)}
-    assert time_limit("2h", None, environment).seconds == pytest.approx(3600 - 180, abs=2)
-    assert time_limit("10m", None, environment).seconds == 600
-    assert time_limit(None, None, {"SOFTMAX_BOTTLENECK_MAX_WALL": "1.5d"}).seconds == 1.5 * 86400
-    assert time_limit(None, None, {}) == TimeLimit(None, "no limit")
+def test_the_shorter_of_two_limits_applies(monkeypatch) -> None:
+    assert time_limit() == TimeLimit(None, "no limit") and time_limit("1.5d").seconds == 1.5 * 86400
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + 3600))
+    assert time_limit("2h").seconds == pytest.approx(3600 - 180, abs=2)
+    assert time_limit("10m").seconds == 600
 
 
 @pytest.mark.fault("F8")

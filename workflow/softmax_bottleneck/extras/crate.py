@@ -167,18 +167,17 @@ def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path
     ]
     crate.root_dataset["author"] = _entity(crate, "#authors", "Organization", name="The softmax-bottleneck authors")
     # One execution of the workflow, with YAML and corpora as inputs and results as outputs.
-    facts = {"name": f"Run of study {study.name}", "description": study.title}
-    facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
-    action = _entity(crate, "#study-run", "CreateAction", **facts)
-    action["agent"], action["instrument"] = crate.root_dataset["author"], crate.mainEntity
     inputs: list[Entity] = [files[f"config/{study.file.name}"]]
     for dataset in study.datasets.values():
         terms = (("licence", "usageInfo"), ("citation", "citation"), ("source", "isBasedOn"))
         facts = {term: str(getattr(dataset, key)) for key, term in terms if getattr(dataset, key)}
         facts |= {"name": dataset.title, "identifier": f"sha256:{dataset.identity}"}
         inputs.append(_entity(crate, f"#corpus-{dataset.name}", "CreativeWork", **facts))
-    action["object"] = inputs
-    action["result"] = [file for place, file in files.items() if place.startswith(study.store.root.as_posix())]
+    results = [file for place, file in files.items() if place.startswith(study.store.root.as_posix())]
+    facts = {"name": f"Run of study {study.name}", "description": study.title}
+    facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
+    action = crate.add_action(crate.mainEntity, "#study-run", object=inputs, result=results, properties=facts)
+    action["agent"] = crate.root_dataset["author"]
     crate.root_dataset.append_to("mentions", action)
     crate.write(folder)
     for place, source in sources.items():

@@ -148,9 +148,7 @@ def _names(folder: Path, say: progress.Say) -> list[str]:
     visible = sorted((name for name in names if "/." not in f"/{name}"), key=natural_order)
     texts = [name for name in visible if name.lower().endswith(".txt")]
     if skipped := [name for name in visible if not name.lower().endswith(".txt")]:
-        more = ", ..." if len(skipped) > NAMED else ""
-        named = ", ".join(skipped[:NAMED])
-        say(f"note: FROM={folder}: only .txt files are read; {len(skipped)} are skipped: {named}{more}")
+        say(f"note: FROM={folder}: only .txt files are read; skipped: {schema.few(skipped, NAMED)}")
     if not texts:
         problem = "no .txt files" if folder.is_dir() else "no such folder"
         raise errors.UserError(f"FROM={folder}: {problem}. Expected FROM=<folder of plain texts in UTF-8>")

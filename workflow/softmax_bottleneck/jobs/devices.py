@@ -85,28 +85,29 @@ def lease_gpu(say: progress.Say = lambda line: None) -> None:
     this process and given it a GPU. `say` prints a line when a wait begins (default: prints nothing).
     """
     gpus = () if _held or GIVEN_VARIABLE in os.environ else visible_gpus()
-    if _in_batch_job() and len(gpus) == 1:
+    if not gpus or (_in_batch_job() and len(gpus) == 1):
         return
     folder = Path(tempfile.gettempdir()) / f"softmax-bottleneck-{os.getuid()}"
-    waits = False
-    if gpus:
-        _make_private(folder)
-    while gpus:
-        for gpu in gpus:
-            path = folder / re.sub(r"[^A-Za-z0-9.-]", "_", gpu)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # another process has leased it
-                os.close(descriptor)
-                continue
-            _held.append(descriptor)
-            os.environ[VISIBLE_VARIABLE] = gpu
-            return
-        if not waits:
-            say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
-            waits = True
+    _make_private(folder)
+    if any(_lease(gpu, folder) for gpu in gpus):
+        return
+    say(f"every GPU here ({len(gpus)}) is at work for other runs; waiting for one")
+    while not any(_lease(gpu, folder) for gpu in gpus):
         time.sleep(LOOK_EVERY_S)
+
+
+def _lease(gpu: str, folder: Path) -> bool:
+    """Lease this GPU by a lock on its file in `folder`; return False if another process has leased it."""
+    path = folder / re.sub(r"[^A-Za-z0-9.-]", "_", gpu)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return False
+    _held.append(descriptor)
+    os.environ[VISIBLE_VARIABLE] = gpu
+    return True
 
 
 def _in_batch_job() -> bool:
@@ -191,11 +192,11 @@ def train_together(
             )
             children.append(child)
         codes = {path: child.wait() for path, child in zip(paths, children, strict=False)}
-    codes |= dict.fromkeys(paths[len(children) :], interrupt.TRY_AGAIN)
+    codes |= dict.fromkeys(paths[len(children) :], workflow.TRY_AGAIN)
     failed = {path: code if code > 0 else 128 - code for path, code in codes.items() if code}
     if failed:
         which = ", ".join(f"{path} (exit {code})" for path, code in failed.items())
         message = f"{len(failed)} of {len(paths)} seeds did not finish: {which}; run the same step again to resume them"
-        stopped = {*interrupt.EXIT_CODES.values(), interrupt.TRY_AGAIN}
-        code = min(failed.values(), key=lambda code: code in stopped)  # errors that need a correction come first
+        # Errors that need a correction come first.
+        code = min(failed.values(), key=lambda code: code in interrupt.EXIT_CODES.values())
         raise errors.UserError(message) if code == errors.UserError.exit_code else interrupt.StoppedError(message, code)

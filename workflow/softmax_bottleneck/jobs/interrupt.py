@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,10 +26,8 @@ from softmax_bottleneck.store import errors, progress
 from softmax_bottleneck.store.schema import seconds
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75}
-TRY_AGAIN = errors.BusyError.exit_code
 LOOK_EVERY_S = 1.0  # between checks of the workflow
 SETTLE_S = 10.0  # for the work to save its state, before it is told again
-MAX_WALL_VARIABLE = "SOFTMAX_BOTTLENECK_MAX_WALL"
 MARGIN_S = 180.0  # default: for the step in progress, a validation and a save ...
 MARGIN_SHARE = 0.25  # ... but at most this share of the time left, so that short jobs make progress
 
@@ -54,12 +52,10 @@ class TimeLimit:
     Attributes:
         seconds: the time left when the limit was computed (None: no limit).
         why: the reason for the limit, such as `max_wall 4h`; printed when work starts.
-        in_batch_job: True if the process belongs to a batch job.
     """
 
     seconds: float | None = None
     why: str = "no limit"
-    in_batch_job: bool = False
 
     @property
     def lock_timeout_s(self) -> float:
@@ -69,36 +65,31 @@ class TimeLimit:
         limit, because a failed job would use up one of Snakemake's retries. The other process may be left over from an
         earlier call of the workflow, or may be on a node that has failed.
         """
-        if not self.in_batch_job:
+        if not processes.batch_job():
             return 0.0
         return math.inf if self.seconds is None else self.seconds
 
 
-def time_limit(
-    max_wall: str | None = None, margin: str | None = None, environment: Mapping[str, str] = os.environ
-) -> TimeLimit:
+def time_limit(max_wall: str | None = None, margin: str | None = None) -> TimeLimit:
     """Return the shorter of two limits: the process's own limit, and the time left to its batch job minus a margin.
 
     Without either, `seconds` of the returned limit is None. Durations are written as `90s`, `30m`, `4h` or `1.5d`.
 
     Args:
-        max_wall: the process's own limit, from now on. None means the value of the environment variable
-            SOFTMAX_BOTTLENECK_MAX_WALL; if the variable is not set either, the process has no limit of its own.
+        max_wall: the process's own limit, from now on (None: no limit of its own).
         margin: how long before the end of its batch job the process must stop. None means three minutes, or a quarter
             of the time left to the job if a quarter is shorter.
-        environment: environment variables (default: those of this process).
 
     Raises:
-        UserError: `max_wall`, `margin` or the variable is not a duration.
+        UserError: `max_wall` or `margin` is not a duration.
     """
-    own, job = max_wall or environment.get(MAX_WALL_VARIABLE), environment.get(processes.JOB_VARIABLE)
-    limits = [TimeLimit(seconds(own), f"max_wall {own}", bool(job))] if own else []
-    left_s = processes.seconds_left(environment)
+    limits = [TimeLimit(seconds(max_wall), f"max_wall {max_wall}")] if max_wall else []
+    left_s = processes.seconds_left()
     if left_s is not None:
         margin_s = seconds(margin) if margin else min(MARGIN_S, MARGIN_SHARE * left_s)
-        why = f"SLURM job {job} ends in {progress.duration(left_s)}"
-        limits.append(TimeLimit(max(0.0, left_s - margin_s), why, bool(job)))
-    return min(limits, key=lambda limit: limit.seconds or 0.0, default=TimeLimit(in_batch_job=bool(job)))
+        why = f"SLURM job {processes.batch_job()['job']} ends in {progress.duration(left_s)}"
+        limits.append(TimeLimit(max(0.0, left_s - margin_s), why))
+    return min(limits, key=lambda limit: limit.seconds or 0.0, default=TimeLimit())
 
 
 # --- signals --------------------------------------------------------------------------------------------------------
@@ -128,7 +119,7 @@ class Stop:
         if self.signal is not None:
             return f"{self.signal.name} received", EXIT_CODES[self.signal]
         if self.deadline is not None and time.monotonic() >= self.deadline:
-            return "time limit reached", TRY_AGAIN
+            return "time limit reached", workflow.TRY_AGAIN
         return None
 
 
@@ -170,7 +161,7 @@ def stopped_with_workflow(report: progress.Say) -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGUSR1)
             if done.wait(SETTLE_S):
                 return
-        os._exit(TRY_AGAIN)
+        os._exit(workflow.TRY_AGAIN)
 
     if parent is not None:
         threading.Thread(target=watch, args=(parent,), daemon=True).start()

@@ -9,7 +9,6 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,15 +95,15 @@ def job_lives(job: str) -> bool | None:
     return any(state in LIVING_STATES for state in answer.stdout.split())
 
 
-def seconds_left(environment: Mapping[str, str]) -> float | None:
+def seconds_left() -> float | None:
     """Return the seconds until SLURM ends this process's job.
 
-    The result is None outside a job, for a job without a time limit, and if SLURM does not answer. `environment` has
-    the environment variables of the process. The end is taken from SLURM_JOB_END_TIME. This variable is missing in
-    older versions of SLURM, and Snakemake's plugin clears it. Without the variable, squeue is asked for the remaining
-    time. squeue answers in the form `[days-][[hours:]minutes:]seconds`, or with a word such as UNLIMITED.
+    The result is None outside a job, for a job without a time limit, and if SLURM does not answer. The end is taken
+    from the environment variable SLURM_JOB_END_TIME. This variable is missing in older versions of SLURM, and
+    Snakemake's plugin clears it. Without the variable, squeue is asked for the remaining time. squeue answers in the
+    form `[days-][[hours:]minutes:]seconds`, or with a word such as UNLIMITED.
     """
-    job, end = environment.get(JOB_VARIABLE), environment.get("SLURM_JOB_END_TIME", "")
+    job, end = os.environ.get(JOB_VARIABLE), os.environ.get("SLURM_JOB_END_TIME", "")
     if not job:
         return None
     if end.isdecimal():
