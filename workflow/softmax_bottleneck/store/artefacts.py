@@ -2,16 +2,17 @@
 
 Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file.
 Every read checks this hash, so that a truncated or damaged file raises an error and never yields a number. A missing
-hash counts as a wrong one. The only exceptions are logs while they are being written (`append_line`, `read_lines`).
+hash counts as a wrong one. The only exceptions are logs while they are being written (`append_line`, `read_lines`) and
+a resume state whose writer was killed before the hash, which has checksums inside (`jobs.resumable`).
 
 What a wrong hash leads to depends on the file:
 
 * a download (`corpora.sources`): the file is discarded and the next source tried; if none is left, the step ends with
   exit code 2. Of a text at hand, line ends and a byte-order mark are mended first;
 * a result: each step that reads it ends with a DataError, exit code 2. `collect` and `make verify` list the file, and
-  `make repair` removes it with all that was made from it, so that `make reproduce` computes it again. `fit` and
-  `measure` compute their own damaged results again without a repair;
-* a record of a finished run: it is restored from its copy (`jobs.outcome_record`);
+  `make repair` removes it with all that was made from it, so that `make reproduce` computes it again. When `fit` or
+  `measure` runs, it computes damaged results of its own again;
+* a record of a finished run: the run's own step and `make repair` restore it from its copy (`jobs.outcome_record`);
 * a resume state: the other state is used, or, without an intact one, the step ends with exit code 2 (`jobs.resumable`).
 """
 
