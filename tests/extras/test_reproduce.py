@@ -129,8 +129,7 @@ def interrupted(study: Study) -> None:
 
 
 def budget_used_up(study: Study) -> None:
-    call = Call(study, "--set", "max_wall=0.2s")
-    code, out, last = call.ends()
+    code, out, last = Call(study, "--set", "max_wall=0.2s").ends()
     assert code == 75 and "time limit reached; saved at" in last
     assert "Interim report: " in out and "0/1" in out
     page = Store().study_folder("small") / "partial" / "report" / "index.html"
