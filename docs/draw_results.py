@@ -58,7 +58,7 @@ MIXTURES = (READING, f"{READING}-50")  # and with all epochs
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
 TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
 READ_EPOCH = 15  # the epoch after which readings are compared
-SEARCHED = "ptb-small"  # the corpus of a search
+SEARCHED = {"ptb-small": "PTB", "wt2-small": "WT2"}  # the corpora of a search, and their names in its table
 METRICS = {
     "parameters": ("parameters", 0),
     "test_ppl": ("test perplexity", 2),
@@ -336,19 +336,26 @@ def price_parts(studies: Sequence[FinishedStudy], width: int = 16) -> list[str]:
 
 
 def searched(studies: Sequence[FinishedStudy], archived: FinishedStudy) -> list[str]:
-    """Return the table of the models of a search, each at its best learning rate, from all compared runs."""
+    """Return the table of the models of a search, each at its best learning rate, from all compared runs.
+
+    Seconds are the lowest on a machine that all models ran on. They and ranks are those of the first of SEARCHED.
+    """
     pool, runs = contrasts.samples(studies), archived.settings
     labels = dict(archived.records.states[["model", "label"]].itertuples(index=False))
-    pairs = [(model, pool[contrasts.model_of(run)]) for (dataset, model), run in runs.items() if dataset == SEARCHED]
-    machine = min(set.intersection(*(set(sample.seconds) for _, sample in pairs)))  # that all were timed on
-    rows = [["model", "d", "parameters", "learning rate", "test perplexity", "n", "s per epoch", "Press rank"]]
-    for model, sample in sorted(pairs, key=lambda pair: -pair[1].ppl):
-        values = [math.exp(value) for value in sample.log_ppl.values()]
-        seconds = min(sample.seconds[machine])
-        sizes = [sample.model.setting.facts["embedding_size"], _cell([sample.mean("parameters")], 0)]
-        rows.append([labels[model], *map(str, sizes), f"{sample.choice.value:g}", _cell(values, 2),
-                     str(len(values)), f"{seconds:.1f}", f"{sample.mean('rank_press'):.0f}"])  # fmt: skip
-    return ["", *table(rows), ""]
+    samples = {key: pool[contrasts.model_of(run)] for key, run in runs.items() if key[0] in SEARCHED}
+    machine = min(set.intersection(*(set(sample.seconds) for sample in samples.values())))
+    columns = [text for name in SEARCHED.values() for text in (f"rate, {name}", f"perplexity, {name}")]
+    rows = []
+    for model, label in labels.items():
+        own = [samples[dataset, model] for dataset in SEARCHED]
+        first = own[0]
+        cells = [label, str(first.model.setting.facts["embedding_size"]), _cell([first.mean("parameters")], 0)]
+        for sample in own:
+            values = [math.exp(value) for value in sample.log_ppl.values()]
+            cells += [f"{sample.choice.value:g}", _cell(values, 2)]
+        rows.append([*cells, f"{min(first.seconds[machine]):.1f}", f"{first.mean('rank_press'):.0f}"])
+    rows.sort(key=lambda row: row[4], reverse=True)
+    return ["", *table([["model", "d", "parameters", *columns, "s per epoch", "Press rank"], *rows]), ""]
 
 
 def rank_demonstration(archived: FinishedStudy) -> list[str]:

@@ -243,6 +243,7 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
         is_named=True,
         facts={
             "lower": len(gains),
+            "gaining": _join(f"{_head(one)} {one.change_text} on {one.setting.labels[0]}" for one in gains),
             "shared": len(gains_shared),
             "uncorrected": sum(one.contrast.sign < 0 for one in shared),
             "gains": numbers.span([one.change for one in gains_shared]),
@@ -359,9 +360,12 @@ def same_time(evidence: Evidence) -> Finding | None:
     are_equal = all(-margin < end < margin for one in own for end in one.contrast.ends or ())
     shown = [one.contrast for one in own]
     decided = [one.contrast for one in (above or below)]
-    pairs = [(one, other) for one in shown for other in _other_shapes(evidence, one)]
-    others = [other for _, other in pairs]
-    sizes = [other.model.mean("parameters") / one.model.mean("parameters") for one, other in pairs]
+    sizes = {
+        other: other.model.mean("parameters") / one.model.mean("parameters")
+        for one in shown
+        for other in _other_shapes(evidence, one)
+    }
+    others, unclear = list(sizes), [other for other in sizes if other.sign <= 0]
     return Finding(
         state=HOLDS if above and not below else FAILS if below and not above else EQUAL if are_equal else OPEN,
         number=own[0].text,
@@ -369,11 +373,9 @@ def same_time(evidence: Evidence) -> Finding | None:
         studies=[name for one in [*shown, *others] for name in one.studies],
         is_named=True,
         facts={
-            "unclear": "; ".join(
-                f"MoS with {numbers.number(size)} times the parameters against it, {_counted(other)}"
-                for other, size in zip(others, sizes, strict=True)
-                if other.sign <= 0
-            ),
+            "unclear": _join(f"{one.short_text} on {one.setting.labels[0]}" for one in unclear),
+            "unclear_basis": contrasts.basis(unclear) if unclear else "",
+            "larger": numbers.span([sizes[one] for one in unclear], 2) if unclear else "",
             "device": "a CPU" if all(name.startswith("cpu") for one in shown for name in one.times(1)) else "a GPU",
             "by": numbers.span([abs(one.change) for one in decided]),
             "where": _join(one.setting.labels[0] for one in decided or shown),
@@ -486,8 +488,9 @@ def verdict(found: Mapping[str, Finding]) -> str:
     leads = [texts[key]["text"] for key in ("for", "against") if states.intersection(texts[key]["if"])]
     if len(leads) != 1:
         leads = [mixed["text"] for mixed in texts["mixed"] if states.issuperset(mixed["if"])] or [texts["either"]]
+    facts = found["rank-without-mixing"].facts if "rank-without-mixing" in found else {}
     time = found.get("same-time")
-    return " ".join([leads[0], *([texts["time"][time.state].format(**time.facts)] if time else [])])
+    return " ".join([leads[0].format(**facts), *([texts["time"][time.state].format(**time.facts)] if time else [])])
 
 
 def not_shown(evidence: Evidence) -> str:
