@@ -2,11 +2,12 @@
 
 Training, dynamic evaluation and fits call `run_to_end` with two things: a `Job`, which describes the work, and a
 function that makes a `Work`, which does it in small steps. In this module, "step" means such a small step, for example
-one update of the weights. A lease lets only one process at a time work in a folder. The process saves its state every
-five minutes (`Options.save_interval_s`), and before it stops at a signal or a time limit. The next call resumes from
-the last saved state. After SIGTERM or a time limit, no work is lost. After SIGKILL or a crash, the work since the last
-save is repeated, usually less than five minutes of it. On a CPU, the result has the same bits however often the work
-was interrupted, provided that the number of threads, the instruction set and the version of PyTorch stay the same.
+one update of the weights. A lease lets only one process at a time work in a folder. The process saves its state
+between two steps: five minutes (`Options.save_interval_s`) after the last save, and before it stops at a signal or a
+time limit. The next call resumes from the last saved state. After SIGTERM or a time limit, no work is lost. After
+SIGKILL or a crash, the work since the last save is repeated: at most about five minutes, and the step under way. The
+result has the same bits however often the work was interrupted, provided that the hardware (of a CPU: the instruction
+set), the number of threads and the version of PyTorch stay the same, and on a GPU with `deterministic: true`.
 
 A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. A
 state has all that the remaining steps depend on, as the method `state` of the work returns it:
@@ -93,8 +94,9 @@ class Options:
         limit: a `TimeLimit` (default: no limit). The work stops after `limit.seconds`. If another process works on the
             same job, the call first waits for that process, for at most `limit.lock_timeout_s` seconds.
         restart: True to discard existing states and records and start over (recorded in the provenance).
-        save_interval_s: longest time between resume states. A state is also saved at the end of a part, such as an
-            epoch. Very short parts are saved less often, so that saving takes at most 2 % of the time (SAVE_SHARE).
+        save_interval_s: a state is saved after the first step that ends this many seconds or more after the last save.
+            It is also saved at the end of a part, such as an epoch. Very short parts are saved less often, so that
+            saving takes at most 2 % of the time (SAVE_SHARE).
     """
 
     say: progress.Say = lambda line: None

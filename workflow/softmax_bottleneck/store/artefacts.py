@@ -7,11 +7,12 @@ a resume state whose writer was killed before the hash, which has checksums insi
 
 What a wrong hash leads to depends on the file:
 
-* a download (`corpora.sources`): the file is discarded and the next source tried; if none is left, the step ends with
-  exit code 2. Of a text at hand, line ends and a byte-order mark are mended first;
-* a result: each step that reads it ends with a DataError, exit code 2. `collect` and `make verify` list the file, and
-  `make repair` removes it with all that was made from it, so that `make reproduce` computes it again. When `fit` or
-  `measure` runs, it computes damaged results of its own again;
+* a download (`corpora.sources`): what was fetched is discarded and the next source tried; if none is left, the step
+  ends with exit code 2, and a damaged older file stays. Of a text at hand, line ends and a byte-order mark are mended
+  first;
+* a result: each step that reads it ends with a DataError, exit code 2. `collect` and `verify` (exit code 3) only list
+  the file, and `make repair` removes it with all that was made from it, so that `make reproduce` computes it again.
+  When `fit` or `measure` runs, it computes damaged results of its own again;
 * a record of a finished run: the run's own step and `make repair` restore it from its copy (`jobs.outcome_record`);
 * a resume state: the other state is used, or, without an intact one, the step ends with exit code 2 (`jobs.resumable`).
 """
