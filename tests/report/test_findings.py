@@ -262,9 +262,9 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = findings.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
     gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on WikiText-2, small"
-    first = mixed[2]["text"].format(lower=1, compared=5, gaining=gaining)
+    first = mixed[2]["text"].format(lower=1, compared=4, gaining=gaining)
     where = "Penn Treebank, small and WikiText-2, small"
-    assert shown["answer"] == f"{first} {time['holds'].format(where=where, device='a CPU')}"
+    assert shown["answer"] == f"{first} {time['holds'].format(where=where, device='a CPU', size='3.9')}"
     assert all(len(one["short"].split()) <= 20 for one in shown["findings"])
     studies = archive.load_all()
     runs = set()

@@ -220,11 +220,11 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
     tried for a head than for the softmax. `details` then has the contrasts at the shared rates, too.
     """
     every = [one for one in evidence.named if is_fixed_function(one.contrast.model.model.head)]
-    own = [one for one in every if one.contrast.ends and not one.contrast.setting.is_synthetic]
+    own = contrasts.distinct(one for one in every if one.contrast.ends and not one.contrast.setting.is_synthetic)
     if not own:
         return None
     designed = [one for one in every if one.contrast.ends and one.contrast.setting.is_synthetic]
-    rest = [one for one in every if one not in own]
+    rest = [one for one in every if not (one.contrast.ends and not one.contrast.setting.is_synthetic)]
     named = [one.contrast for one in own]
     shared = contrasts.families((one.study, contrasts.at_shared_rates(one.contrast)) for one in own)
     keys = {(one.contrast.setting, one.contrast.model.model.options) for one in every}
