@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.extras import archived_weights
 from softmax_bottleneck.report import archive
 from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store.errors import MemoryExhaustedError
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Study
 
@@ -114,6 +116,13 @@ def test_weights_of_other_runs_damaged_weights_and_a_missing_text_are_refused_in
         assert verify(study, archived) == 2
         message = capsys.readouterr().err
         assert key in message and message.count("\n") == 1
+
+
+def test_too_little_memory_is_not_a_fault_of_the_archive(study, archived, monkeypatch) -> None:
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+    monkeypatch.setattr(archived_weights, "_measure", Mock(side_effect=error))
+    with pytest.raises(MemoryExhaustedError):
+        list(archived_weights.measure_again(archived, study.store))
 
 
 @pytest.mark.fault("H8")

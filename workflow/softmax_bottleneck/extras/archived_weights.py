@@ -20,6 +20,7 @@ import torch
 from softmax_bottleneck.corpora import corpus
 from softmax_bottleneck.jobs.devices import choose_device
 from softmax_bottleneck.jobs.numerics import numerics
+from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.measuring.perplexity import hidden_states, losses
 from softmax_bottleneck.measuring.spectrum import spectra
 from softmax_bottleneck.ranks import rank_report
@@ -87,6 +88,7 @@ def measure_again(archived: Path, store: paths.Store) -> Iterator[tuple[str, dic
 
     Raises:
         DataError: the weights or the tokens of a corpus are missing, damaged, or of another archive or text.
+        UserError, MemoryExhaustedError: the memory of the GPU or of the machine is too small.
     """
     study, file = archive.load(archived), artefacts.checked(file_of(archived))
     runs = {row["path"]: row for row in study.records.states.to_dict("records")}
@@ -99,11 +101,12 @@ def measure_again(archived: Path, store: paths.Store) -> Iterator[tuple[str, dic
                 weights = {name.rpartition("/")[2]: stored.get_tensor(name).float() for name in group}
                 if not all(tensor.isfinite().all() for tensor in weights.values()):
                     raise ValueError(f"{path}: a weight is not finite")
-                found = _measure(run, weights, corpora[run.dataset], store)
-                values = {name: study.records.values(run.dataset, run.model, name)[run.seed] for name in found}
-                yield path, {name: (value, values[name]) for name, value in found.items()}
-    except (safetensors.SafetensorError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise DataError(f"{file}: not the weights of this archive ({error!r:.200}). {FIX}") from None
+                measured = _measure(run, weights, corpora[run.dataset], store)
+                numbers = {name: study.records.values(run.dataset, run.model, name)[run.seed] for name in measured}
+                yield path, {name: (value, numbers[name]) for name, value in measured.items()}
+    except (safetensors.SafetensorError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        damaged = DataError(f"{file}: not the weights of this archive ({error!r:.200}). {FIX}")
+        raise (as_out_of_memory_error(error, file) or damaged) from None
 
 
 def _measure(
