@@ -11,11 +11,15 @@ from typing import Any
 
 import fake_results as fake
 import numpy as np
+import pandas as pd
 import pytest
 import small
+from claim_examples import COLUMNS
+from scipy import stats
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collection, records, verify
 from softmax_bottleneck.report import archive
+from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.report.views import tuning as views
 from softmax_bottleneck.steps.choose import choose
 from softmax_bottleneck.store import artefacts
@@ -227,21 +231,36 @@ def test_search_runs_are_recorded_apart_and_archived_before_any_choice(study, tm
     assert [choice["chosen"] for choice in stored.tuned] == [{RATE: 4.0}, {RATE: 1.0}]
 
 
-def test_the_changes_of_a_contrast_are_those_of_a_computation_by_hand() -> None:
-    """Welch's interval of log perplexities, by the textbook; Holm's correction of three p-values by hand."""
+def contrast(study: Study, mos: list[float], softmax: list[float], diverged: int = 0) -> dict[str, Any]:
+    """Return the cells of the contrast of these perplexities, of the seeds 1, 2, ..., by column."""
+    lines = [("tiny", model, "", "test_ppl", ppl, seed, f"{model}-{seed}")
+             for model, ppls in (("mos", mos), ("softmax", softmax)) for seed, ppl in enumerate(ppls, 1)]  # fmt: skip
+    states = pd.DataFrame([("tiny", "mos", 9, "diverged")] * diverged, columns=["dataset", "model", "seed", "state"])
+    found = records.Records(pd.DataFrame(lines, columns=list(COLUMNS)), states)
+    (row,) = views.contrasts_table(Source(study, fake.experiment(study, "contrasts"), found), "tiny").rows
+    return dict(zip(views.CONTRAST_COLUMNS, row.cells, strict=True))
+
+
+def test_a_contrast_is_welchs_and_a_diverged_run_or_two_seeds_leave_none(study: Study) -> None:
     a, b = [100.0, 102.0, 101.0], [104.0, 105.0, 103.0]
-    log_a, log_b = np.log(a), np.log(b)
-    parts = [log_a.var(ddof=1) / 3, log_b.var(ddof=1) / 3]
-    df = sum(parts) ** 2 / (parts[0] ** 2 / 2 + parts[1] ** 2 / 2)
-    assert df == pytest.approx(4.0, abs=0.01)
-    difference, half = log_a.mean() - log_b.mean(), 2.776 * math.sqrt(sum(parts))  # t of 4 df, 97.5 %
-    change = views.Change.of(a, b)
-    assert change and change.value == pytest.approx(math.exp(difference) - 1, rel=1e-9)
-    assert (change.low, change.high) == pytest.approx(
-        (math.exp(difference - half) - 1, math.exp(difference + half) - 1), rel=1e-2
-    )
-    assert views.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-    assert views.Change.of([100.0], b) is None
+    expected = stats.ttest_ind(np.log(a), np.log(b), equal_var=False)
+    low, high = expected.confidence_interval()
+    change, cells = views.change(a, b), contrast(study, a, b)
+    logs = [np.log(a).mean() - np.log(b).mean(), low, high]
+    assert [change.value, change.low, change.high] == pytest.approx(np.expm1(logs))
+    shown = [cells[key].measured.mean for key in ("change", "p")]
+    assert shown == pytest.approx([100 * np.expm1(logs[0]), expected.pvalue])
+    for unclear in (contrast(study, a, b, diverged=1), contrast(study, a[:2], b), contrast(study, [], b)):
+        assert all(unclear[key].measured is None and unclear[key].reason for key in ("change", "p", "verdict"))
+
+
+def test_a_panel_has_ticks_at_the_values_of_its_setting_which_may_be_words(place: Path) -> None:
+    study = study_in(place, tuning=SEARCH | {"grid": {RATE: [1, 4], "schedule.precision": ["fp32", "tf32"]}})
+    for run in study.searched:
+        pretend(study, run, 2.0)
+    source = Source(study, fake.experiment(study, "tuning"), collection.collect(study))
+    rates, words = views.tuning_figure(source).canvas.axes
+    assert list(rates.get_xticks()) == [1, 4] and (rates.get_xscale(), words.get_xscale()) == ("log", "linear")
 
 
 @pytest.mark.parametrize("name", ["tuned", "tuned-small"])

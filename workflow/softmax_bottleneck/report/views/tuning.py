@@ -1,14 +1,14 @@
 """The search of a study that tunes its models (key `tuning`), and the comparisons that it names (key `contrasts`)."""
 
 import math
-from dataclasses import dataclass
-from statistics import fmean, variance
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.records import SEARCH
@@ -16,10 +16,8 @@ from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
 from softmax_bottleneck.report.contrasts import EQUAL_SIZE
 from softmax_bottleneck.report.source import Source, label
-from softmax_bottleneck.statistics.correlations import LEVEL
-from softmax_bottleneck.statistics.intervals import ALPHA
+from softmax_bottleneck.statistics.intervals import ALPHA, MIN_RUNS, Interval, student, welch_p
 from softmax_bottleneck.statistics.pooled import holm
-from softmax_bottleneck.statistics.samples import welch_t
 from softmax_bottleneck.study import Contrast, TunedModel
 
 CONTRAST_COLUMNS = {
@@ -40,10 +38,10 @@ def tuning_figure(source: Source) -> plots.Drawing:
     A line joins the trials of a model that differ from its best point in the panel's setting alone. A large dot is the
     best value by the measure of the search; it is hollow if a neighbour was not tried. A diverged trial has no point.
     """
-    tuned = {search.key: search for search in source.study.shown_tuned if search.key[1] in source.models}
-    grid = source.study.tuning.grid if source.study.tuning else {}
-    axes = [axis for axis, values in grid.items() if len(values) > 1]
-    rows = [row for search in tuned.values() for axis in axes for row in _trials(source, search, axis)]
+    searches = [search for search in source.study.shown_tuned if search.key[1] in source.models]
+    tuning = source.study.tuning
+    axes = [axis for axis, values in tuning.grid.items() if len(values) > 1] if tuning else []
+    rows = [row for search in searches for axis in axes for row in _trials(source, search, axis)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "setting", "value", metrics.VALID_PPL, "best", "interior"])
     if data.empty:
         return plots.only_text("This study tunes no model, or no trial has ended.", data)
@@ -51,65 +49,56 @@ def tuning_figure(source: Source) -> plots.Drawing:
 
     def draw(panels: NDArray[Any], dataset: str, trials: pd.DataFrame) -> None:
         for panel, axis in zip(panels, axes, strict=True):
-            for model, curve in trials[trials["setting"] == axis].groupby("model", sort=False):
+            of_axis = trials[trials["setting"] == axis]
+            for model, curve in of_axis.groupby("model", sort=False):
                 style, best = looks[str(model)], curve[curve["best"]]
                 line = {"color": style.colour, "linestyle": style.dash, "marker": "."}
                 panel.plot(curve["value"], curve[metrics.VALID_PPL], **line)
                 dot = {"markersize": 9, "markerfacecolor": style.colour if best["interior"].all() else "none"}
                 panel.plot(best["value"], best[metrics.VALID_PPL], **style.dot | dot)
-            if min(grid[axis]) > 0:
-                plots.log_x(panel, sorted(set(trials["value"])))
+            if all(type(value) in (int, float) and value > 0 for value in of_axis["value"]):
+                plots.log_x(panel, sorted(set(of_axis["value"])))
             panel.set(title=plots.corpus_title(source, dataset), xlabel=axis.rpartition(".")[2].replace("_", " "))
             panel.set_ylabel("validation perplexity")
 
-    note = f"{data[metrics.VALID_PPL].notna().sum()} of {len(data)} trials ended with a perplexity. Search seeds: "
-    note += f"{', '.join(map(str, source.study.tuning.seeds if source.study.tuning else ()))}."
+    ended = f"{data[metrics.VALID_PPL].notna().sum()} of {len(data)} trials ended with a perplexity"
+    note = f"{ended}. Search seeds: {', '.join(map(str, tuning.seeds if tuning else ()))}."
     return plots.by_corpus(source, data, (len(axes), 6.4, 4.0), draw, note, has_legend=True)
 
 
 def _trials(source: Source, tuned: TunedModel, axis: str) -> list[tuple[Any, ...]]:
     """Return the trials that differ from the best one in the setting `axis` alone, as rows sorted by its value."""
-    (dataset, model), ppls = tuned.key, list[float]()
-    for trial in tuned.rounds[-1].trials:
-        values = source.records.values(dataset, trial.runs[0].model, metrics.VALID_PPL, SEARCH)
-        ended = [math.log(values[run.seed]) for run in trial.runs if run.seed in values]
-        ppls.append(math.exp(fmean(ended)) if len(ended) == len(trial.runs) else math.nan)
+    dataset, model = tuned.key
+    trials, ppls = tuned.rounds[-1].trials, list[float]()
+    for trial in trials:
+        by_seed = source.records.values(dataset, trial.runs[0].model, metrics.VALID_PPL, SEARCH)
+        ended = [by_seed[run.seed] for run in trial.runs if run.seed in by_seed]
+        ppls.append(geometric_mean(ended) if len(ended) == len(trial.runs) else math.nan)
     if not np.isfinite(ppls).any():
         return []
-    best = tuned.choice["best"] if tuned.choice else tuned.rounds[-1].trials[int(np.nanargmin(ppls))].point
+    best = tuned.choice["best"] if tuned.choice else trials[int(np.nanargmin(ppls))].point
     interior = bool(tuned.choice and tuned.choice["interior"])
     rows = [
         (dataset, model, axis, trial.point[axis], ppl, trial.point == best, interior)
-        for trial, ppl in zip(tuned.rounds[-1].trials, ppls, strict=True)
+        for trial, ppl in zip(trials, ppls, strict=True)
         if {**trial.point, axis: None} == {**best, axis: None}
     ]
     return sorted(rows, key=lambda row: row[3])
 
 
 # --- the comparisons ------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Change:
-    """A relative change of perplexity with its 95 % interval (Welch's, of log perplexities) and p-value."""
+def change(values: Sequence[float], baseline: Sequence[float]) -> Interval:
+    """Return the relative change of the geometric mean of perplexities, with Welch's 95 % interval of their logarithms.
 
-    value: float
-    low: float
-    high: float
-    p: float
-
-    @classmethod
-    def of(cls, values: list[float], baseline: list[float]) -> "Change | None":
-        """Return the change from `baseline` to `values`, perplexities of at least two seeds each; None with fewer."""
-        logs = [[math.log(ppl) for ppl in side] for side in (values, baseline)]
-        test = welch_t(*logs)
-        if test.p is None or test.df is None:
-            return None
-        error = math.sqrt(sum(variance(side) / len(side) for side in logs))
-        centre, half = fmean(logs[0]) - fmean(logs[1]), float(special.stdtrit(test.df, (1 + LEVEL) / 2)) * error
-        value, low, high = map(math.expm1, (centre, centre - half, centre + half))
-        return cls(value, low, high, test.p)
+    Both sides need MIN_RUNS seeds.
+    """
+    sides = [np.log(np.array(side))[:, None] for side in (values, baseline)]
+    difference = student(sides, ALPHA / 2)
+    value, low, high = map(math.expm1, (difference.value, difference.low, difference.high))
+    return replace(difference, value=value, low=low, high=high)
 
 
-def verdict(change: Change, p: float, margin: float) -> str:
+def verdict(change: Interval, p: float, margin: float) -> str:
     """Return what a comparison shows: `better`, `worse`, `equal` within the margin, or `open`; `p` is corrected."""
     if p < ALPHA:
         side, is_beyond = "better" if change.value < 0 else "worse", change.high < -margin or change.low > margin
@@ -120,40 +109,60 @@ def verdict(change: Change, p: float, margin: float) -> str:
 def contrasts_table(source: Source, dataset: str) -> Section:
     """Return a section with a row per comparison of the study's `contrasts`; their p-values on a corpus are a family.
 
-    The change is that of the mean log test perplexity over seeds. Parameters and seconds per epoch are ratios of means.
+    The change is that of the mean log test perplexity over seeds. As in the findings (`report.contrasts`), it needs
+    MIN_RUNS seeds on each side, of which none diverged: the other seeds alone would flatter their model. Parameters and
+    seconds per epoch are ratios of means.
     """
     planned = source.study.contrasts
     family = {f"{pair.model}-{pair.against}": pair for pair in planned.family} if planned else {}
-
-    def sides(pair: Contrast, metric: str) -> list[list[float]]:
-        return [list(source.records.values(dataset, model, metric).values()) for model in (pair.model, pair.against)]
-
-    changes = {name: Change.of(*sides(pair, metrics.TEST_PPL)) for name, pair in family.items()}
-    known = {name: change for name, change in changes.items() if change}
-    corrected = dict(zip(known, holm([change.p for change in known.values()]), strict=True))
+    reasons = {row: _why_open(source, dataset, pair) for row, pair in family.items()}
+    known = {row: _sides(source, dataset, pair, metrics.TEST_PPL) for row, pair in family.items() if not reasons[row]}
+    p_values = holm([welch_p(*([math.log(ppl) for ppl in side] for side in sides)) for sides in known.values()])
+    corrected = dict(zip(known, p_values, strict=True))
 
     def cell(row: str, column: str) -> Cell:
-        pair, change = family[row], known.get(row)
         if column in RATIOS:
-            values = sides(pair, RATIOS[column])
-            if not all(values):
-                return Cell(digits=2)
-            ratio = fmean(values[0]) / fmean(values[1])
-            is_unequal = column == "parameters" and pair.same_size and abs(ratio - 1) > EQUAL_SIZE
-            return Cell(MeasuredCell(ratio), digits=2, note="not the same size" if is_unequal else "")
-        if change is None:
-            return Cell(reason="fewer than two seeds on a side")
+            return _ratio_cell(source, dataset, family[row], column)
+        if reasons[row]:
+            return Cell(reason=reasons[row])
+        changed = change(*known[row])
         if column == "change":
-            return Cell(MeasuredCell(100 * change.value), digits=2, note=_tuned_note(source, dataset, pair))
+            return Cell(MeasuredCell(100 * changed.value), digits=2, note=_tuned_note(source, dataset, family[row]))
         if column == "interval":
-            return Cell(label=numbers.interval(100 * change.low, 100 * change.high))
+            return Cell(label=numbers.interval(100 * changed.low, 100 * changed.high))
         if column == "p":
             return Cell(MeasuredCell(corrected[row]), metric=metrics.P_VALUE_WELCH)
-        return Cell(label=verdict(change, corrected[row], planned.margin if planned else 0.0))
+        return Cell(label=verdict(changed, corrected[row], planned.margin if planned else 0.0))
 
-    names = {model: label(source.study, model) for pair in family.values() for model in (pair.model, pair.against)}
-    labels = {name: f"{names[pair.model]} against {names[pair.against]}: {pair.label}" for name, pair in family.items()}
+    names = {row: [label(source.study, model) for model in (pair.model, pair.against)] for row, pair in family.items()}
+    labels = {row: f"{' against '.join(names[row])}: {pair.label}" for row, pair in family.items()}
     return source.section(dataset, labels, CONTRAST_COLUMNS, cell)
+
+
+def _sides(source: Source, dataset: str, contrast: Contrast, metric: str) -> list[list[float]]:
+    """Return the values of a metric over the seeds of the first and of the second model of a contrast."""
+    models = (contrast.model, contrast.against)
+    return [list(source.records.values(dataset, model, metric).values()) for model in models]
+
+
+def _why_open(source: Source, dataset: str, contrast: Contrast) -> str:
+    """Return the reason why a contrast has no interval; empty if it has one."""
+    models = (contrast.model, contrast.against)
+    states = pd.concat([source.records.planned(dataset, model)["state"] for model in models])
+    if diverged := int((states == "diverged").sum()):
+        return f"{diverged} of {len(states)} runs diverged"
+    fewest = min(map(len, _sides(source, dataset, contrast, metrics.TEST_PPL)))
+    return "" if fewest >= MIN_RUNS else f"fewer than {MIN_RUNS} seeds on a side"
+
+
+def _ratio_cell(source: Source, dataset: str, contrast: Contrast, column: str) -> Cell:
+    """Return a cell with a mean of the first model of a contrast relative to that of the second (columns RATIOS)."""
+    first, second = _sides(source, dataset, contrast, RATIOS[column])
+    if not (first and second):
+        return Cell(digits=2)
+    ratio = fmean(first) / fmean(second)
+    is_unequal = column == "parameters" and contrast.same_size and abs(ratio - 1) > EQUAL_SIZE
+    return Cell(MeasuredCell(ratio), digits=2, note="not the same size" if is_unequal else "")
 
 
 def _tuned_note(source: Source, dataset: str, contrast: Contrast) -> str:
