@@ -27,13 +27,14 @@ from softmax_bottleneck.report.views import (
     published_size,
     ranks,
     settings,
+    synthetic_ranks,
     tuning,
     words,
 )
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, find_config, load_experiment, read, schema
 
-MODULES = (both_sides, fits, perplexity, price, published_size, ranks, settings, tuning, words)
+MODULES = (both_sides, fits, perplexity, price, published_size, ranks, settings, synthetic_ranks, tuning, words)
 # Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
 VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     kind: {

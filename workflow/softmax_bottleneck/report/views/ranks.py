@@ -1,8 +1,8 @@
-"""Tables and figures of ranks and singular values: trained models, untrained layers, and a random matrix of rank 10.
+"""Tables and figures of the ranks and singular values of trained models (`synthetic_ranks` has those of others).
 
-They correspond to Figures 2 and 5 to 7, SM Figures 2 to 5 and SM Tables 14 to 16 of Parthiban et al. 2021, and to
-results of Merity 2017 and Godey et al. 2024 and 2026. A value has one of three origins: `measured` in this study;
-`published`, as a number in the paper's table or a dot in its figure; or `printed`, a correlation that the paper states.
+They correspond to Figures 2 and 5 to 7 and SM Figures 2 to 5 of Parthiban et al. 2021, and to results of Godey et al.
+2024 and 2026. A value has one of three origins: `measured` in this study; `published`, as a number in the paper's table
+or a dot in its figure; or `printed`, a correlation that the paper states.
 
 GSS is the head of Parthiban et al. 2021 with a pointwise function of the logit. Its options are c and k: for logits
 far below c the slope of the function is k, and far above c it is 1. The paper trains GSS on a grid of values of c and k
@@ -13,9 +13,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,16 +23,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from pydantic import Field
 
-from softmax_bottleneck.ranks.robustness import PAPER_SIZE
 from softmax_bottleneck.records import metrics, records
-from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
+from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers, plots
-from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section, mean_of, section
-from softmax_bottleneck.report.claims.known_distributions import SWEEP, softmaxes_needed, sweep
-from softmax_bottleneck.report.claims.verdict import TEXTS
-from softmax_bottleneck.report.source import MetricName, Source, label
+from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
+from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.statistics.correlations import pearson
 from softmax_bottleneck.statistics.intervals import MIN_POINTS
 from softmax_bottleneck.store.errors import UserError
@@ -85,13 +80,12 @@ def grid(source: Source, dataset: str) -> pd.DataFrame:
         UserError: a head has no options c and k.
     """
     rows: list[dict[str, object]] = []
-    for model in source.models:
-        for run in source.runs(dataset, model)[:1]:
-            if not {"c", "k"} <= run.head.options.keys():
-                problem = f"the head {run.head.name} of {model!r} has no options c and k"
-                raise UserError(f"models: {problem}. Name a grid over c and k of the head gss")
-            setting = {name: float(run.head.options[name]) for name in ("c", "k")}
-            rows += [point | setting for point in _points(source, dataset, model, PAIR, learned=True)]
+    for model, head in {run.model: run.head for run in source.runs(dataset)}.items():
+        if not {"c", "k"} <= head.options.keys():
+            problem = f"the head {head.name} of {model!r} has no options c and k"
+            raise UserError(f"models: {problem}. Name a grid over c and k of the head gss")
+        setting = {name: float(head.options[name]) for name in ("c", "k")}
+        rows += [point | setting for point in _points(source, dataset, model, PAIR, learned=True)]
     dots = source.published[source.published["dataset"] == source.corpus(dataset)]
     for _, pair in dots[dots["condition"].str.startswith("point=")].groupby("condition", sort=False):
         common: dict[str, object] = {"dataset": dataset, "model": "gss", "origin": PUBLISHED}
@@ -122,28 +116,33 @@ def correlation_table(source: Source, dataset: str, *, windows: Windows) -> Sect
     def cell(row: str, origin: str) -> Cell:
         if origin == PRINTED:
             return Cell(label=printed.get(row, ""), wanted=row in printed)
-        chosen, gaps = points[points["origin"] == origin], list[str]()
+        chosen, gaps = points[points["origin"] == origin], tuple[str, ...]()
         if row == "window":
             chosen = chosen[chosen[TEST_PPL].between(low, high)]
             if origin == MEASURED and not source.is_published(dataset):
                 return Cell(wanted=False)  # perplexities of another corpus
         elif origin == MEASURED:
-            planned = sum(len(source.planned(dataset, model)) for model in source.models)
-            gaps = [f"{planned - len(chosen)} of {planned} runs of the grid not in it"] if len(chosen) < planned else []
-            gaps += filter(None, [source.unlearned_note])
-        if len(chosen) < MIN_POINTS:
-            runs = f"{len(chosen)} run{'' if len(chosen) == 1 else 's'}"
-            few = f"no correlation from {runs}, at least {MIN_POINTS} are needed"
-            return Cell(metric=PEARSON, reason=few, gaps=tuple(gaps))
-        result = pearson(chosen[TEST_PPL], chosen[PRESS_RANK], np.random.default_rng(0))
-        if result.r is None:
-            return Cell(metric=PEARSON, reason=result.reason, gaps=tuple(gaps))
-        note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
-        return Cell(measured=MeasuredCell(result.r), metric=PEARSON, note=note, gaps=tuple(gaps))
+            planned = len(source.runs(dataset))
+            lacking = f"{planned - len(chosen)} of {planned} runs of the grid not in it"
+            gaps = tuple(filter(None, [lacking if len(chosen) < planned else "", source.unlearned_note]))
+        return _correlation_cell(chosen, gaps)
 
     rows = {"all": "The whole grid"} | ({"window": f"Test perplexity {low} to {high}"} if corpus in windows else {})
     columns = ("r over this study's runs", "r over the published dots", "printed (magnitude)")
     return source.section(dataset, rows, dict(zip((MEASURED, PUBLISHED, PRINTED), columns, strict=True)), cell)
+
+
+def _correlation_cell(points: pd.DataFrame, gaps: tuple[str, ...]) -> Cell:
+    """Return a cell with Pearson's r of the two metrics of PAIR over `points`, or the reason why there is none."""
+    if len(points) < MIN_POINTS:
+        runs = f"{len(points)} run{'' if len(points) == 1 else 's'}"
+        reason = f"no correlation from {runs}, at least {MIN_POINTS} are needed"
+        return Cell(metric=PEARSON, reason=reason, gaps=gaps)
+    result = pearson(points[TEST_PPL], points[PRESS_RANK], np.random.default_rng(0))
+    if result.r is None:
+        return Cell(metric=PEARSON, reason=result.reason, gaps=gaps)
+    note = ", ".join(filter(None, [numbers.interval(result.low, result.high), numbers.counts([result.n])]))
+    return Cell(measured=MeasuredCell(result.r), metric=PEARSON, note=note, gaps=gaps)
 
 
 # --- scatter plots --------------------------------------------------------------------------------------------------
@@ -174,8 +173,7 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
 
 
 def _in_a_sentence(points: pd.DataFrame) -> str:
-    ends = [points[metric].agg(["min", "max"]) for metric in PAIR]
-    ppl, rank = (numbers.span(list(pair), digits) for pair, digits in zip(ends, (2, 0), strict=True))
+    ppl, rank = (numbers.span(list(points[metric]), digits) for metric, digits in zip(PAIR, (2, 0), strict=True))
     return f"{len(points)} runs have test perplexities of {ppl} and Press ranks of {rank}."
 
 
@@ -235,18 +233,13 @@ def sweep_figure(
         panels: for each panel of a row, the names of its metrics, at most two.
         beside: metrics that are written to the figure's CSV but not drawn.
     """
-    wanted = list(dict.fromkeys([*(metric for panel in panels for metric in panel), *beside]))
-    rows: list[dict[str, object]] = []
-    for dataset, setting in itertools.product(source.corpora, sweeps):
-        searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
-        members = {model for search in searches for model in search.members}
-        values = {run.model: run.head.options[setting] for run in reversed(source.study.runs) if run.model in members}
-        for model in source.experiment.absent:  # published models whose names end in the option and its value
-            if named := re.fullmatch(rf".*{setting}([0-9.]+)", model):
-                values.setdefault(model, named[1])
-        for value, model in sorted((float(values[model]), model) for model in source.rows if model in values):
-            common = {"setting": setting, "value": value}
-            rows += [point | common for point in _points(source, dataset, model, wanted)]
+    wanted = list(dict.fromkeys([*itertools.chain(*panels), *beside]))
+    rows = [
+        point | {"setting": setting, "value": value}
+        for dataset, setting in itertools.product(source.corpora, sweeps)
+        for value, model in _swept(source, setting)
+        for point in _points(source, dataset, model, wanted)
+    ]
     data = _frame(rows, ("dataset", "setting", "value", "model", "origin", "seed"), wanted)
     if data.empty:
         return plots.only_text("No run of these sweeps is in this study.", data)
@@ -262,6 +255,20 @@ def sweep_figure(
     canvas = plots.crossed(rows_of_panels, panels, 4.7, 3.0, partial(_sweep_panel, sweeps))
     note = "Dashed: published; where the setting is not the same, in a panel of its own."
     return plots.Drawing(canvas, data, f"{note} {plots.count_note(source, data[data['origin'] == MEASURED])}")
+
+
+def _swept(source: Source, setting: str) -> list[tuple[float, str]]:
+    """Return (value of an option of the head, model) of all models to draw against this option, by ascending value.
+
+    The value of a trained model is that of its first run.
+    """
+    searches = [search for search in source.study.searches.values() if f"head.{setting}" in search.axes]
+    members = {model for search in searches for model in search.members}
+    values = {run.model: run.head.options[setting] for run in reversed(source.study.runs) if run.model in members}
+    for model in source.experiment.absent:  # published models whose names end in the option and its value
+        if named := re.fullmatch(rf".*{setting}([0-9.]+)", model):
+            values.setdefault(model, named[1])
+    return sorted((float(values[model]), model) for model in source.rows if model in values)
 
 
 def _sweep_panel(
@@ -340,8 +347,7 @@ def spectrum_figure(
                 plots.level(panel, tolerance, "Press tolerance", end="left")
             plots.label_lines(panel, ends, names, looks)
 
-    count = len(panels)
-    return plots.by_corpus(source, data, (count, 5.2 if count > 1 else 7.0, 3.5), draw)
+    return plots.by_corpus(source, data, (len(panels), 5.2 if len(panels) > 1 else 7.0, 3.5), draw)
 
 
 def _press_tolerance(source: Source, dataset: str, stage: str, *, relative: bool) -> float | None:
@@ -366,7 +372,7 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
     """
     measured = set(source.records.rows["run_id"])
     scales = dict.fromkeys(RAW if side == "raw" else SIGMA for side in panels)
-    frames = [pd.DataFrame(columns=["dataset", "model", "seed", "index", *scales])]
+    columns, frames = ["dataset", "model", "seed", "index", *scales], []
     for dataset in source.corpora:
         for trained in source.runs(dataset):
             run = source.study.last_stage(trained, source.experiment.stages)
@@ -374,8 +380,8 @@ def _singular_values(source: Source, panels: tuple[str, ...]) -> pd.DataFrame:
             if thinned is not None and len(thinned[1]) and thinned[1][0] > 0:
                 values = {"dataset": dataset, "model": run.model, "seed": run.seed}
                 values |= {"index": thinned[0].astype(np.int64), SIGMA: thinned[1] / thinned[1][0], RAW: thinned[1]}
-                frames.append(pd.DataFrame(values)[list(frames[0])])
-    return pd.concat(frames[1:] or frames, ignore_index=True)
+                frames.append(pd.DataFrame(values)[columns])
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
 # --- along training -------------------------------------------------------------------------------------------------
@@ -409,163 +415,3 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
         row[1].invert_xaxis()
 
     return plots.by_corpus(source, data, (2, 5.2, 3.4), draw)
-
-
-# --- untrained layers (Merity 2017) ---------------------------------------------------------------------------------
-# The matrices of the rank demonstration; the first is the published one.
-MATRICES = {
-    RANK: "Logarithms of probabilities, Press's tolerance",
-    "rank_p": "Probabilities themselves, Press's tolerance",
-    "rank_numpy": "Logarithms of probabilities, numpy's default tolerance",
-}
-
-
-def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Iterator[Section]:
-    """Yield one section per kind of rank, with ranks of untrained heads, averaged over random samples.
-
-    A kind of rank has a matrix (probabilities or their logarithms) and a tolerance; MATRICES lists the kinds. There is
-    a row per model and reading, and a column per number of mixture components. A reading fixes options that the
-    published description leaves open, such as the activation. Only the first kind has published ranks. A kind without
-    ranks has no section. This function ignores `synthetic`, which tells the step `synthetic` what to compute.
-    """
-    measured = source.records.synthetic
-    every, published = (
-        table.assign(components=table["condition"].str.extract(r"(?:^|;)K=(\d+)")[0].fillna("1").astype(int))
-        for table in (measured[~measured["condition"].str.match(SWEEP)], source.published)
-    )
-    plain = {option for condition in published["condition"] for option in condition.split(";")}
-    options_of = [[option for option in text.split(";") if option not in plain] for text in every["condition"]]
-    every["reading"] = [", ".join(option for option in chosen if not option.startswith("K=")) for chosen in options_of]
-
-    def cell(metric: str, rows: Mapping[str, tuple[str, str]], row: str, components: int) -> Cell:
-        model, reading = rows[row]
-        chosen = every[(every["metric"] == metric) & (every["model"] == model)]
-        chosen = chosen[(chosen["reading"] == reading) & (chosen["components"] == components)]
-        of_k, same = {"condition": rf"(?:^|;)K={components}(?:;|$)"}, metric == RANK
-        quoted = source.find_published("synthetic", model, RANK, of_k) if same else None
-        gaps = ("not drawn yet",) if chosen.empty else ()
-        return Cell(mean_of(chosen["value"]), quoted, metric=metric, planned=len(chosen), same=same, gaps=gaps)
-
-    for metric, title in MATRICES.items():
-        drawn, printed = every[every["metric"] == metric], published if metric == RANK else published.iloc[:0]
-        models = list(dict.fromkeys([*printed["model"], *drawn["model"]]))
-        keys = {(model, "") for model in printed["model"]} | set(zip(drawn["model"], drawn["reading"], strict=True))
-        rows = {f"{m} {r}".strip(): (m, r) for m, r in sorted(keys, key=lambda key: (key[1], models.index(key[0])))}
-        names = {row: label(source.study, m) + (f" ({_in_words(r)})" if r else "") for row, (m, r) in rows.items()}
-        columns = {k: f"K = {k}" for k in sorted({*printed["components"], *drawn["components"]})}
-        if rows:
-            yield section("synthetic", title, names, columns, partial(cell, metric, rows))
-
-
-def _in_words(reading: str) -> str:
-    """Return the options of a reading as text, such as `no tanh` for `tanh=False`."""
-    return reading.replace("tanh=False", "no tanh").replace("input_scale=", "inputs times ")
-
-
-def rank_sweep_table(source: Source, *, synthetic: Literal["rank-sweep"]) -> Iterator[Section]:
-    """Yield one section with the rank of untrained mixtures by width H, vocabulary V and number of softmaxes K.
-
-    There is a row per (H, V), by ascending V / H, and a column per K. The last column has the smallest K whose rank is
-    nearly full, by the threshold of the claim. `synthetic` only tells the step `synthetic` what to compute.
-    """
-    ranks, share = sweep(source.records.synthetic), TEXTS["merity-softmaxes-needed"]["thresholds"]["share"]
-    rank_of = ranks.set_index(["H", "V", "K"])["rank"].to_dict()
-    needed, most = softmaxes_needed(ranks, share), ranks["K"].max()
-    sizes = {f"H={h};V={v}": (h, v) for h, v in sorted(needed, key=lambda size: (size[1] / size[0], size))}
-
-    def cell(row: str, components: int) -> Cell:
-        if components:
-            return Cell(MeasuredCell(rank_of[(*sizes[row], components)]), metric=RANK)
-        least = needed[sizes[row]]
-        return Cell(label=f"more than {most}") if least is None else Cell(MeasuredCell(least), digits=0)
-
-    rows = {row: f"H = {h}, V = {v}, V / H = {v / h:.3g}" for row, (h, v) in sizes.items()}
-    columns = {k: f"K = {k}" for k in sorted(set(ranks["K"]))} | {0: f"K for {share:.0%} of V"}
-    if rows:
-        yield section("synthetic", "Press rank of ln P", rows, columns, cell)
-
-
-# --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------
-STEPS = {r"c=(1e-\d+)": "c = {}", r"iteration=(\d+)": "round {}"}  # pattern of a condition -> row of the table
-ROBUSTNESS = (
-    *(PRESS_RANK, metrics.RANK_PREDICTED, metrics.RANK_PREDICTED_PAPER, metrics.RECONSTRUCTION_ERROR),
-    *("rank_eff_1e-3", "rank_eff_1e-4", "rank_eff_1e-5"),
-)
-
-
-def robustness_table(
-    source: Source,
-    *,
-    synthetic: Literal["rebuild", "noise", "noise-effective"],
-    size: Annotated[schema.Integer, Field(ge=20, le=20_000)] = 1000,
-) -> Iterator[Section]:
-    """Yield one section with measured and published ranks of a matrix of rank 10, rebuilt from its SVD or with noise.
-
-    The matrix is the log-probability matrix of a run, of which only the ten largest singular values are kept. A row of
-    the table is a round of decomposing and rebuilding the matrix, which adds rounding errors, or a level of noise. This
-    function ignores `synthetic` and `size`, which tell the step `synthetic` what to compute.
-
-    Args:
-        source: the experiment with its records.
-        synthetic: `rebuild` for rounds of rebuilding; `noise` for Press ranks under noise; `noise-effective` for
-            effective ranks under noise.
-        size: number n of test contexts, i.e. of rows of the log-probability matrix. Noise is added to all entries of
-            an n x n matrix, whose diagonal has the ten singular values and then zeros.
-    """
-    names = (source.experiment.artefact, "SM 5.1 text")
-    drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
-    measured, published = _by_step(drawn), _by_step(printed)
-    steps = {step: step for step, _ in [*published, *measured]}
-    present = {metric for _, metric in [*published, *measured]}
-    columns = {metric: metrics.find(metric).label for metric in ROBUSTNESS if metric in present}
-    match = re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", "".join(drawn["condition"].iloc[:1]))
-    contexts, dataset, model = match.groups() if match else ("0", "", "")
-    same_matrix = int(contexts) == PAPER_SIZE and source.same(dataset, model)
-    gaps = (source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models)
-    undrawn = next(filter(None, gaps), (source.experiment.needs or "not drawn yet",))
-    missing = undrawn if drawn.empty else ("not drawn at this level",)
-
-    def cell(step: str, metric: str) -> Cell:
-        """Return the cell of a metric in the row `step`, such as `round 3` of rebuilding or the noise `c = 1e-20`.
-
-        The metric RANK_PREDICTED_PAPER is the Press rank predicted for a matrix of the paper's size. The cell compares
-        this prediction with the published Press rank, even if this study's own matrix is smaller.
-        """
-        predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
-        text, value = published.get((step, PRESS_RANK if predicts_paper else metric)), measured.get((step, metric))
-        if value is None and text is None and len(drawn):
-            return Cell(metric=metric, wanted=False)
-        quoted = PublishedCell(text) if text else None
-        blank = Cell(published=quoted, metric=metric, same=predicts_paper or same_matrix)
-        if value is None:
-            return replace(blank, gaps=missing)
-        if metric == metrics.RECONSTRUCTION_ERROR:
-            return replace(blank, label=numbers.true_minus(f"{float(value):.2e}"))
-        return replace(blank, measured=MeasuredCell(float(value)))
-
-    note = ""
-    if dataset:
-        where = f"{label(source.study, model)} on {source.study.dataset(dataset).title}"
-        note = f"The matrix is that of {where}: its first {int(contexts):,} test contexts."
-    yield section("synthetic", "Ten singular values of a trained model", steps, columns, cell, note)
-
-
-def _by_step(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
-    """Return {(row of the table, metric): value as text} for a frame with the columns condition, metric and value.
-
-    If several lines of `frame` have the same row and metric, the first one counts. The condition decides the name of
-    the row in the table that `robustness_table` returns:
-
-    * `c=1e-20` becomes the row `c = 1e-20`: noise of level c was added to all entries of the diagonal matrix.
-    * `iteration=3` becomes the row `round 3`: the whole matrix was decomposed by SVD and rebuilt three times.
-    * `iteration=3` with `as printed` becomes the row `round 3, diagonal as printed`: only the diagonal matrix of
-      singular values was decomposed and rebuilt, as in the paper's Algorithm 1.
-    * Any other condition becomes the row `all singular values`: the matrix before truncation.
-    """
-    values: dict[tuple[str, str], str] = {}
-    for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
-        steps = [row.format(match[1]) for pattern, row in STEPS.items() if (match := re.search(pattern, condition))]
-        step = next(iter(steps), "all singular values")
-        variant = ", diagonal as printed" if "as printed" in condition else ""
-        values.setdefault((step + variant, metric), str(value))
-    return values
