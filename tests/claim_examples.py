@@ -229,15 +229,15 @@ def world(**changed: float) -> list[Row]:
 
 def gradients(tells: bool = True, passed: float = 0.02, left: float = 0.001) -> list[Row]:
     """Return fits in which the preserved gradient, and the rank, predicts the loss or is unrelated to it."""
-    rows = [row for row in world() if row[1] not in (known.LOSS, PRESS_RANK)]
+    rows = [row for row in world() if row[1] not in ("kl_nats", PRESS_RANK)]
     places = [(model, where) for model, metric, where, _ in rows if metric == "parameters"]
     for number, (model, where) in enumerate(places):
         near, other = 1.0 + (7 * number) % 11, 1.0 + (5 * number) % 7
         told = near if tells else other
         told *= 1e3 if model == "big" and not where.endswith("d=8") else 1.0  # does not count: it is too large
-        numbers = {known.LOSS: 1 / near, known.LOSS_EARLY: 1 / near}
+        numbers = {"kl_nats": 1 / near, "kl_nats_early": 1 / near}
         numbers |= {known.EARLY: passed * told, known.LATE: left}
-        numbers |= dict.fromkeys((known.COSINE, known.WORDS, PRESS_RANK), told)
+        numbers |= dict.fromkeys(("gradient_cosine_early", "gradient_words", PRESS_RANK), told)
         rows += [(model, metric, where, [value * k for k in (1, 1.001, 1.002)]) for metric, value in numbers.items()]
     return rows
 

@@ -624,4 +624,4 @@ def test_without_a_study_the_fits_are_those_of_the_first_plan_of_the_records():
     numbers = {"model": "mos", "condition": "r=4;V=9;d=2;head=mos", "seed": 1, "metric": "kl_nats"}
     rows = pd.DataFrame([numbers | {"table": plan, "value": kl} for plan, kl in (("b", 2.0), ("a", 3.0))])
     data: Any = SimpleNamespace(records=SimpleNamespace(synthetic=rows), study=None)
-    assert known._fits_of(data, "r")["kl_nats"].tolist() == [2.0]
+    assert known.fits_of(data, "r")["kl_nats"].tolist() == [2.0]

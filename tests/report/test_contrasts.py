@@ -139,7 +139,7 @@ def test_contrasts_that_a_study_declares_are_named() -> None:
         mos=Trained(head="mos", ppl=near(48)), wide=Trained(ppl=near(40), width=64),
     )  # fmt: skip
     own = replace(own, contrasts=schema.Contrasts(family=family, margin=0.01))
-    found = contrasts.named(contrasts.samples([own]), [own], {}, {}, {})
+    found = contrasts.named_contrasts(contrasts.samples([own]), [own], {}, {}, {})
     assert [one.contrast.label for one in found] == ["MoS against tanh layer", "MoS against Softmax, the same time"]
     assert [one.contrast.change for one in found] == pytest.approx([-4, 20])
 
@@ -233,7 +233,7 @@ def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_th
                 mos=Trained(head="mos", ppl=[10, *near(48)]))  # fmt: skip
     lists = {"plan": {"made-up": {"MoC": ["moc", "softmax"], "MoS": ["mos", "softmax"], "none": ["gss", "softmax"]}}}
     notes = {"plan": {"made-up": "a note"}}
-    found = contrasts.named(contrasts.samples([one]), [one], lists, {"plan": {"mos": [1]}}, notes)
+    found = contrasts.named_contrasts(contrasts.samples([one]), [one], lists, {"plan": {"mos": [1]}}, notes)
     assert {(one.tests, one.note) for one in found} == {(2, "a note")}
     assert [(one.study, one.contrast.label) for one in found] == [("plan", "MoC"), ("plan", "MoS")]
     logs = [np.log(near(level)) for level in (49, 48, 50)]
@@ -255,8 +255,9 @@ def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound(shipped) ->
 
 def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value() -> None:
     own = only([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(49)))])
-    named = [contrasts.Named(name, own, p, 1) for name, p in (("one", 0.01), ("two", 0.03), ("three", 0.02))]
-    assert [(one.study, one.p) for one in contrasts.distinct(named)] == [("two", 0.03)]
+    named = [contrasts.Named(f"p = {p}", own, p, 1) for p in (math.nan, 0.01, 0.03, 0.02, math.nan)]
+    for order in (named, named[::-1], named[:3], named[2:]):  # one without a p-value never counts
+        assert [one.p for one in contrasts.distinct(order)] == [0.03]
 
 
 def test_perplexities_of_held_out_tokens_are_not_pooled(shipped) -> None:

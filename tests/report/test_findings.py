@@ -35,15 +35,10 @@ def found(*studies: FinishedStudy) -> dict[str, findings.Finding]:
     return {name: finding for name, finding in every.items() if finding}
 
 
-@pytest.mark.parametrize(
-    ("moc", "mos", "states"),
-    [
-        (47, 45, ["holds", "holds"]),
-        (50, 47, ["open", "holds"]),
-        (53, 45, ["fails", "holds"]),
-        (47, 49, ["holds", "fails"]),
-    ],
-)
+@pytest.mark.parametrize(("moc", "mos", "states"), [
+    (47, 45, ["holds", "holds"]), (50, 47, ["open", "holds"]), (53, 45, ["fails", "holds"]),
+    (47, 49, ["holds", "fails"]),
+])  # fmt: skip
 def test_mixing_helps_without_rank_if_moc_is_lower_and_with_rank_if_mos_is_lower_still(moc, mos, states) -> None:
     own = found(mixtures(50, moc, mos))
     assert [own[name].state for name in ("mixing-contexts", "mixing-probabilities")] == states
@@ -181,8 +176,7 @@ def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(s
     heads = ["ss", "gss", "mos", "moc", "lms", "sigmoid", "softmax", "relu", "low-rank"]
     fits = [(seed, r, d, n, head) for seed, slope in enumerate(slopes) for r in (8, 16) for d in (4, 8, 16)
             for n, head in enumerate(heads)]  # fmt: skip
-    rows: list[dict[str, Any]] = []
-    logs: list[tuple[int, int, int, str, float, float]] = []
+    rows, logs = [], []
     for seed, r, d, n, head in fits:
         rank = (-1) ** n + 0.02 * noise.normal() + (outlier if head == "relu" else 0)
         kl = slopes[seed] * rank + 0.1 * ((-1) ** (n // 2)) + 0.02 * noise.normal() + (outlier if head == "relu" else 0)
@@ -192,12 +186,18 @@ def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(s
              "seed": seed, "value": float(np.exp(value)), "run_id": "", "dataset": "synthetic"}
             for metric, value in (("rank_press", rank), ("kl_nats", kl))
         ]  # fmt: skip
-    closed = [{"what": "fraction of the KL gap closed, ss", "text": "x", "value": -8.6, "low": -10.0, "high": -7.0}]
-    claims = [{"id": "truth-rank-does-not-tell", "verdict": "reproduced", "numbers": closed},
-              {"id": "truth-closes-gap", "verdict": "reproduced", "numbers": closed}]  # fmt: skip
+    keys = ("what", "text", "value", "low", "high")
+    closed = [dict(zip(keys, (f"fraction of the KL gap closed, {name}", *numbers), strict=True))
+              for name, *numbers in (("ss", "x", -8.6, -10.0, -7.0), ("mos", "—", None, None, None))]  # fmt: skip
+    ids = (findings.RANK_AND_KL, findings.GAPS)
+    claims = [{"id": name, "verdict": "reproduced", "numbers": closed} for name in ids]
     own = study("truth", softmax=Trained(ppl=near(50)))
-    records = replace(own.records, rows=findings_rows(own.records.rows.iloc[:0], rows))
-    finding = found(replace(own, claims=claims, records=records))["known-distributions"]
+    noise_levels = [rows[0] | {"condition": f"c={n}"} for n in range(2 * len(rows))]  # no fits, but records
+    frames = {"most": pd.DataFrame(rows), "few": pd.DataFrame(rows[: len(rows) // 3] + noise_levels)}
+    most, few = (replace(own, name=name, claims=claims, records=replace(own.records, rows=frame))
+                 for name, frame in frames.items())  # fmt: skip
+    finding = found(few, most)["known-distributions"]
+    assert finding.studies == ["most", "few"]
     assert finding.state == state and not finding.is_named
     assert (finding.facts["fits"], finding.facts["heads"]) == (str(3 * 3 * len(heads)), len(heads))
     assert [(row.label, row.value) for row in finding.figure.rows] == [("SigSoftmax", -8.6)]
@@ -208,10 +208,6 @@ def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(s
         values = [np.corrcoef(part["x"], part["y"])[0, 1] for _, part in centred.groupby(kept["seed"])]
         printed = re.findall(r"([+\u2212]?\d\.\d\d) \(", finding.number)[place]
         assert float(printed.replace("\u2212", "-")) == pytest.approx(np.mean(values), abs=0.0051)
-
-
-def findings_rows(rows: Any, lines: list[dict[str, Any]]) -> Any:
-    return pd.concat([rows, pd.DataFrame(lines)], ignore_index=True)
 
 
 def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
@@ -298,7 +294,7 @@ def test_what_findings_name_exists(shipped) -> None:
     declared = {one.study: len(one.contrasts.family) * len(one.datasets) for one in studies if one.contrasts}
     count += sum(declared.values())
     lists = (findings.TEXTS[key] for key in ("named", "left_out", "notes"))
-    assert len(contrasts.named(contrasts.samples(studies), studies, *lists)) == count
+    assert len(contrasts.named_contrasts(contrasts.samples(studies), studies, *lists)) == count
     assert all(name in declared or noted.keys() <= findings.TEXTS["named"][name].keys()
                for name, noted in findings.TEXTS["notes"].items())  # fmt: skip
 

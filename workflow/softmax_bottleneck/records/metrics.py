@@ -16,18 +16,15 @@ from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import did_you_mean
 
 # Names that code refers to.
-TEST_PPL, VALID_PPL, TRAIN_PPL = "test_ppl", "valid_ppl", "train_ppl"
-UNIGRAM_PPL, ENTROPY_PPL, LAW_TEST_PPL = "unigram_ppl", "entropy_ppl", "law_test_ppl"
-KL_TRUTH, EXCESS_PPL, RANK_TRUTH = "kl_truth_nats", "excess_ppl", "rank_truth"
+TEST_PPL, VALID_PPL, TRAIN_PPL, ENTROPY_PPL = "test_ppl", "valid_ppl", "train_ppl", "entropy_ppl"
+KL_TRUTH, EXCESS_PPL, RANK_TRUTH, GAP_CLOSED = "kl_truth_nats", "excess_ppl", "rank_truth", "gap_closed"
 PRESS_RANK, EFFECTIVE_RANK = "rank_press", "rank_eff_"
 RANK_TOLERANCE, SIGMA_MAX, SIGMA_10 = "rank_tolerance", "sigma_max", "sigma_10"
 PARAMETERS_MILLIONS = "params_m"
 SPEARMAN, PAIRS, PAIRS_UNKNOWN, WINS = "spearman", "n_pairs", "n_pairs_not_in_vocab", "wordsim_wins"
-HIT_RATE, TOP5_HIT = "hit_rate_", "top5_hit"
 KL, MODE_MATCH, KL_NO_CONTEXT, KL_UNIFORM = "kl_nats", "mode_match", "kl_no_context_nats", "kl_uniform_nats"
-SQUARED_ERROR, SQUARED_ERROR_BOUND, GAP_CLOSED = "squared_error", "squared_error_bound_d", "gap_closed"
-RANK, RECONSTRUCTION_ERROR = "rank", "reconstruction_error"
-STEPS, ACCURACY, ACCURACY_HELD_OUT, TOP_M = "steps", "accuracy", "accuracy_held_out", "top_m"
+STEPS, ACCURACY, ACCURACY_HELD_OUT = "steps", "accuracy", "accuracy_held_out"
+RANK, RECONSTRUCTION_ERROR, TOP_M, TOP5_HIT = "rank", "reconstruction_error", "top_m", "top5_hit"
 RANK_PREDICTED, RANK_PREDICTED_PAPER = "rank_predicted", "rank_predicted_paper"
 P_VALUE, P_VALUE_WELCH, PEARSON = "p_value", "p_value_welch", "pearson_r"
 GAIN, REDUCTION = "_gain_vs_", "_reduction_pct"  # of another metric: `<metric>_gain_vs_<model>`

@@ -4,9 +4,8 @@ page.json holds the texts around the tables and figures, the lists of runs and t
 records and the published numbers, without run folders. The module `page` embeds the written files in one page.
 """
 
-import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,13 +100,10 @@ def page_of(
         the archived studies) is None for a study of a user's own texts. The value of `conclusions` (the table of
         verdicts) is None if no claim was evaluated. `head_table` is of the archives, too, if there are any.
     """
-    this_study = finished_study(study, results, judged)
-    archives: list[archive.FinishedStudy] = []
-    checks, left_out = [], []
-    if not study.is_of_own_texts:
-        checks = records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
-        archives = archive.load_all()
-        left_out = list(archive.findings())
+    this_study, own_texts = finished_study(study, results, judged), study.is_of_own_texts
+    checks = [] if own_texts else records.read_csv(PUBLISHED / "consistency.csv").to_dict("records")
+    archives = [] if own_texts else archive.load_all()
+    left_out = [] if own_texts else archive.findings()
     others = [other for other in archives if (other.study, other.hardware) != (this_study.study, this_study.hardware)]
     return {
         "study": {"name": study.name, "title": study.title, "description": study.description},
@@ -186,24 +182,27 @@ def run_tables(study: Study, results: records.Records) -> list[dict[str, Any]]:
     for (dataset,), states in records.groups(results.all_stages, "dataset"):
         models: list[dict[str, Any]] = []
         for (model,), of_model in records.groups(states, "model"):
-            runs = []
-            for row in of_model.to_dict("records"):
-                texts = {key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")}
-                texts["stage"] = STAGE_WORDS[row["stage"]]
-                epochs, wall_s = row["epochs"], row["wall_s"]
-                texts["epochs"] = "" if pd.isna(epochs) else f"{epochs:.0f} of {row['planned_epochs']:.0f}"
-                texts["minutes"] = "" if pd.isna(wall_s) else f"{wall_s / 60:.1f}"
-                for metric, digits in SHOWN_METRICS.items():
-                    value = results.values(dataset, model, metric, row["stage"]).get(row["seed"])
-                    texts[metric] = "" if value is None else number(value, digits)
-                runs.append(texts)
             names = {"id": f"{dataset}-{model}", "label": label(study, model), "key": model}
+            runs = [_run_texts(results, row) for row in of_model.to_dict("records")]
             models.append(names | {"runs": runs, "unlike_published": unlike_published(study, dataset, model)})
         models.sort(key=lambda model: all(run["state"] == "ok" for run in model["runs"]))
         trained = states[states["stage"] == ""].drop_duplicates("path")
-        facts = {"complete": int((trained["state"] == "ok").sum()), "planned": len(trained)}
-        parts.append({"title": study.datasets[dataset].title, "models": models, **facts})
+        complete = int((trained["state"] == "ok").sum())
+        title = study.datasets[dataset].title
+        parts.append({"title": title, "models": models, "complete": complete, "planned": len(trained)})
     return parts
+
+
+def _run_texts(results: records.Records, row: Mapping[Hashable, Any]) -> dict[str, str]:
+    """Return the texts of a run (see `run_tables`) from its row of `Records.all_stages`."""
+    texts = {key: str(row[key]) for key in ("seed", "state", "reason", "hardware", "run_id", "path")}
+    texts["stage"] = STAGE_WORDS[row["stage"]]
+    texts["epochs"] = "" if pd.isna(row["epochs"]) else f"{row['epochs']:.0f} of {row['planned_epochs']:.0f}"
+    texts["minutes"] = "" if pd.isna(row["wall_s"]) else f"{row['wall_s'] / 60:.1f}"
+    for metric, digits in SHOWN_METRICS.items():
+        value = results.values(row["dataset"], row["model"], metric, row["stage"]).get(row["seed"])
+        texts[metric] = "" if value is None else number(value, digits)
+    return texts
 
 
 def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
@@ -240,10 +239,7 @@ def provenance_of(study: Study, results: records.Records) -> dict[str, Any]:
         * environments: commits, versions and hardware of the runs.
         * page_made_with: versions of the packages that made the page.
     """
-    settings: dict[str, Any] = {}
-    for run in study.needed:
-        facts = {key: dataclasses.asdict(run)[key] for key in ("head", "body", "schedule", "data_identity")}
-        settings[f"{run.dataset}/{run.model}"] = facts | {"code": run.code}
+    settings = {f"{run.dataset}/{run.model}": run.settings | {"code": run.code} for run in study.needed}
     files = sorted({path for experiment in study.experiments for path in experiment.published})
     return {
         "schema": provenance.SCHEMA,

@@ -108,7 +108,7 @@ class TrainedRun:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """All archived runs of a model, and what the rules make of them."""
+    """All archived runs of a model, with the learning rate and the seeds that the rules choose among them."""
 
     model: Model
     runs: Sequence[TrainedRun]
@@ -182,14 +182,14 @@ class Sample:
 def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
     """Return {model: its sample} of all finished runs whose settings are known."""
     runs_of: dict[Model, dict[tuple[str, str, float | None], TrainedRun]] = {}
-    searches: dict[Model, tuple[dict[float, float], set[int]]] = {}
+    searches: dict[Model, tuple[dict[float, float], frozenset[int]]] = {}
     for study in studies:
         for choice in study.tuned:
             run = study.settings.get((choice["dataset"], choice["model"]))
             if run and not _repeats_tokens(run.dataset):
-                curve, seeds = searches.setdefault(model_of(run), ({}, set()))
-                curve.update(_curve(choice))
-                seeds.update(_seed(path) for trial in choice["curve"] for path in trial["runs"])
+                curve, seeds = searches.get(model_of(run), ({}, frozenset()))
+                used = {_seed(path) for trial in choice["curve"] for path in trial["runs"]}
+                searches[model_of(run)] = (curve | _curve(choice), seeds | used)
         synthetic = {data.dataset for data in study.views if data.truth}
         rows = study.records.rows
         plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")].set_index("metric")
@@ -203,11 +203,8 @@ def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
             trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, metrics)
             # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
             runs_of.setdefault(model, {})[state["run_id"], machine, metrics.get("sec_per_epoch")] = trained
-    pooled = {}
-    for model, runs in runs_of.items():
-        curve, seeds = searches.get(model, ({}, set()))
-        pooled[model] = Sample(model, list(runs.values()), curve, frozenset(seeds))
-    return pooled
+    unsearched: tuple[dict[float, float], frozenset[int]] = ({}, frozenset())
+    return {model: Sample(model, [*runs.values()], *searches.get(model, unsearched)) for model, runs in runs_of.items()}
 
 
 def _seed(path: str) -> int:
@@ -378,7 +375,7 @@ class Contrast:
     @property
     def short_text(self) -> str:
         """The change with its interval, such as `−4.5 % (−6.8 to −2.0)`."""
-        return self.value_text.replace("95\u00a0% interval ", "")
+        return self.change_text if self.ends is None else f"{self.change_text} ({numbers.interval(*self.ends, 1)})"
 
     @property
     def text(self) -> str:
@@ -449,11 +446,15 @@ def basis(contrasts: Sequence[Contrast]) -> str:
 
 
 def distinct(named: Iterable[Named]) -> list[Named]:
-    """Return named contrasts without repeats: of those with the same two models, the one with the largest p-value."""
+    """Return named contrasts without repeats: of those with the same two models, the one with the largest p-value.
+
+    One without a p-value gives way to any that has one.
+    """
     kept: dict[tuple[Model, Model], Named] = {}
     for candidate in named:
-        key = (candidate.contrast.model.model, candidate.contrast.baseline.model)
-        kept[key] = max(kept.get(key, candidate), candidate, key=lambda named: named.p)
+        pair = (candidate.contrast.model.model, candidate.contrast.baseline.model)
+        if pair not in kept or math.isnan(kept[pair].p) or candidate.p > kept[pair].p:
+            kept[pair] = candidate
     return list(kept.values())
 
 
@@ -532,7 +533,7 @@ def at_shared_rates(contrast: Contrast) -> Contrast:
     return Contrast(contrast.label, *map(at_shared, sides)) if shared else contrast
 
 
-def named(
+def named_contrasts(
     pool: Mapping[Model, Sample],
     studies: Sequence[FinishedStudy],
     lists: Mapping[str, Any],
@@ -562,12 +563,12 @@ def named(
                 sides = [sample for name in names if (sample := side(study, dataset, name)) and sample.log_ppl]
                 if len(sides) == len(names):
                     pairs.append((study, Contrast(label, *sides)))
-    return [replace(named, note=notes.get(named.study, {}).get(named.contrast.setting.dataset, ""))
-            for named in families(pairs)]  # fmt: skip
+    named = families(pairs)
+    return [replace(entry, note=notes.get(entry.study, {}).get(entry.contrast.setting.dataset, "")) for entry in named]
 
 
 def _declared(studies: Sequence[FinishedStudy]) -> dict[str, dict[str, dict[str, list[str]]]]:
-    """Return the contrasts of the studies that declare them (key `contrasts`), as `lists` of the function `named`."""
+    """Return the contrasts of the studies that declare them (key `contrasts`), as `lists` of `named_contrasts`."""
 
     def label(run: Run) -> str:
         if run.head.options.get("components") == 1:

@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations, outside
-from softmax_bottleneck.records.metrics import PRESS_RANK
+from softmax_bottleneck.records.metrics import KL, PRESS_RANK
 from softmax_bottleneck.report import contrasts, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.claims import known_distributions as fits
@@ -39,6 +39,7 @@ WEAK = CLAIMS["window-correlation"]["thresholds"]["weak"]  # a correlation is we
 CHANGE = "change of test perplexity, % (square: exploratory)"  # an axis, whose range all figures share
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
+ALL_HEADS = "with all heads"
 HOLDS, OPEN, FAILS, EQUAL = "holds", "open", "fails", "equal"  # states, and keys of texts in report/findings.yaml
 
 
@@ -55,7 +56,7 @@ class Evidence:
         """Return the evidence of some studies."""
         found = contrasts.samples(studies)
         lists, left_out, notes = (TEXTS[key] for key in ("named", "left_out", "notes"))
-        return cls(studies, found, contrasts.named(found, studies, lists, left_out, notes))
+        return cls(studies, found, contrasts.named_contrasts(found, studies, lists, left_out, notes))
 
     def against(self, label: str) -> list[Contrast]:
         """Return the exploratory contrasts of a head of report/findings.yaml with the softmax, one per setting."""
@@ -141,7 +142,8 @@ def _by_mixing(
     unnamed = [one for one in others if one.setting not in {contrast.setting for contrast in shown}]
     lower = [one.contrast for one in same if one.is_lower]
     rest = [one.contrast for one in same if not one.is_lower]
-    changes = _join(map(_change, lower)) + (f"; not significantly on {_join(map(_change, rest))}" if rest else "")
+    changes = " and ".join(map(_change, lower))
+    changes += "; not significantly on " + " and ".join(map(_change, rest)) if rest else ""
     without = {
         (title := contrasts.corpora([one.contrast])[0]): f"; {title}: {one.contrast.change_text}, not significant "
         f"(p = {numbers.p_value(one.p)})"
@@ -159,7 +161,7 @@ def _by_mixing(
         facts={
             "lower": changes,
             "gain": numbers.span([-one.change for one in lower]),
-            "corpora": _join(contrasts.corpora(lower)),
+            "corpora": " and ".join(contrasts.corpora(lower)),
             "without": "".join(text for title, text in without.items() if title not in contrasts.corpora(lower)),
             "unclear": "; ".join(
                 f"{one.change_text} on {one.setting.label} (p = {numbers.p_value(one.p)})" for one in unclear
@@ -174,10 +176,6 @@ def _by_mixing(
 
 def _change(contrast: Contrast) -> str:
     return f"{contrast.setting.labels[0]} ({contrast.change_text}, {contrast.bracketed})"
-
-
-def _join(texts: Iterable[str]) -> str:
-    return " and ".join(texts)
 
 
 def mixing_contexts(evidence: Evidence) -> Finding | None:
@@ -243,13 +241,13 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
         is_named=True,
         facts={
             "lower": len(gains),
-            "gaining": _join(f"{_head(one)} {one.change_text} on {one.setting.labels[0]}" for one in gains),
+            "gaining": " and ".join(f"{_head(one)} {one.change_text} on {one.setting.labels[0]}" for one in gains),
             "shared": len(gains_shared),
             "uncorrected": sum(one.contrast.sign < 0 for one in shared),
             "gains": numbers.span([one.change for one in gains_shared]),
             "compared": len(own),
             "changes": numbers.span([one.change for one in named], signed=True),
-            "corpora": _join(contrasts.corpora(named)),
+            "corpora": " and ".join(contrasts.corpora(named)),
             "time": contrasts.time_range(named),
             "ranks": numbers.span([one.contrast.rank for one in every], 0),
             "basis": contrasts.basis(named),
@@ -268,73 +266,84 @@ def _designed(one: Contrast) -> str:
 
 
 def known_distributions(evidence: Evidence) -> Finding | None:
-    """Return the estimate of how Press rank and KL are related in fits to known distributions; None without fits.
+    """Return the estimate of how Press rank and KL are related in fits; None if no study could test the claim.
 
-    The study with the most fits gives the main number, with all heads and without each of `without` of
-    report/findings.yaml. It holds if every such correlation is weak, fails if none is, and is open otherwise. The other
-    studies are in `details`, with the heads' gains.
+    The study with the most fits gives the numbers. The estimate holds if all of its correlations (`_correlations`) are
+    weak, fails if none is, and is open otherwise. The other studies are in `details`.
     """
-    studies = sorted(evidence.studies, key=lambda study: -len(study.records.synthetic))
-    entries = [(study, entry) for study in studies for entry in study.claims if entry["verdict"] != r.CANNOT]
-    valid = [(study, one) for study, entry in entries if entry["id"] == RANK_AND_KL for one in entry["numbers"][:1]]
-    if not valid:
-        return None
-    study = valid[0][0]
-    own = narrow_fits(study)
-    dropped = [(), *((name,) for name in TEXTS["without"]), tuple(TEXTS["without"])]
-    found = [correlation(own[~own["model"].isin(names)]) for names in dropped]
-    by_rank = correlation(own, is_ranked=True)
-    is_weak = [max(abs(one.low), abs(one.high)) < WEAK for one in found]
-    closed = [entry for entry in study.claims if entry["id"] == GAPS]
-    gaps = sorted((one for entry in closed for one in entry["numbers"]), key=lambda one: -one["value"])
-    gains = [(_fitted(one["what"]), one) for one in gaps]
-    rows = [Row(name, one["value"], one["low"], one["high"], is_second=True) for name, one in gains if one["high"]]
-    texts = [
-        f"{numbers.number(one.value, signed=True)} ({numbers.interval(one.low, one.high)})" for one in [*found, by_rank]
+    tested = [
+        (narrow_fits(study), study, entry["numbers"][0]["text"])
+        for study in evidence.studies
+        for entry in study.claims
+        if entry["id"] == RANK_AND_KL and entry["verdict"] != r.CANNOT and entry["numbers"]
     ]
-    labels = ["with all heads", *(f"without {_join(map(_fitted, names))}" for names in dropped[1:])]
+    if not tested:
+        return None
+    (table, study, _), *smaller = sorted(tested, key=lambda fits_of_study: -len(fits_of_study[0]))
+    pearson, spearman = _correlations(table), correlation(table, ranked=True)
+    is_weak = [max(abs(estimate.low), abs(estimate.high)) < WEAK for estimate in pearson.values()]
+    not_all = OPEN if any(is_weak) else FAILS
+    values = [f"{numbers.number(estimate.value, signed=True)} {heads}" for heads, estimate in pearson.items()]
+    gaps = _gaps_closed(study)
+    shown = [gap for gap in gaps if gap["low"] is not None and gap["high"] is not None and gap["low"] > LEAST_GAP]
+    rows = [Row(_fitted(gap["what"]), gap["value"], gap["low"], gap["high"], is_second=True) for gap in shown]
     return Finding(
-        state=HOLDS if all(is_weak) else OPEN if any(is_weak) else FAILS,
-        number=f"Pearson’s correlation of log Press rank and log KL, {numbers.counts(by_rank.n)} seeds: "
-        + "; ".join(f"{text} {label}" for text, label in zip(texts, labels, strict=False)),
-        figure=DotPlot([row for row in rows if row.low > LEAST_GAP], "share of the softmax’s KL gap closed, %"),
-        studies=[one.name for one, _ in valid],
+        state=HOLDS if all(is_weak) else not_all,
+        number=f"Pearson’s correlation of log Press rank and log KL, {numbers.counts(spearman.n)} seeds: "
+        + "; ".join(f"{_signed(estimate)} {heads}" for heads, estimate in pearson.items()),
+        figure=DotPlot(rows, "share of the softmax’s KL gap closed, %"),
+        studies=[study.name, *(other.name for _, other, _ in smaller)],
         is_named=False,
         facts={
-            "fits": f"{len(own):,}",
-            "r": numbers.number(found[0].value),
-            "heads": own["model"].nunique(),
-            "correlations": ", ".join(
-                f"{text.partition(' (')[0]} {label}" for text, label in zip(texts, labels, strict=False)
-            ),
-            "spearman": numbers.number(by_rank.value),
+            "fits": f"{len(table):,}",
+            "r": numbers.number(pearson[ALL_HEADS].value),
+            "heads": table["model"].nunique(),
+            "correlations": ", ".join(values),
+            "spearman": numbers.number(spearman.value),
         },
         details=[
-            f"Spearman’s correlation within each distribution and width, all heads: {texts[-1]}",
-            *(f"KL gap closed at about equal size, {name}: {one['text']}" for name, one in gains),
-            *(f"{one.name}, with all heads: {other['text']} seeds" for one, other in valid[1:]),
+            f"Spearman’s correlation within each distribution and width, all heads: {_signed(spearman)}",
+            *(f"KL gap closed at about equal size, {_fitted(gap['what'])}: {gap['text']}" for gap in gaps),
+            *(f"{other.name}, {ALL_HEADS}: {text} seeds" for _, other, text in smaller),
         ],
     )
 
 
 def narrow_fits(study: FinishedStudy) -> pd.DataFrame:
-    """Return the fits of a study's first plan whose true rank exceeds the width, as `known_distributions.wide` does."""
-    rows = study.records.synthetic
-    rows = rows[rows["condition"].str.contains(r"(?:^|;)r=\d+;.*\bd=\d+") & (rows["model"] != r.TRUTH)]
-    is_fit = rows["metric"] == fits.LOSS
-    return fits.wide(rows[rows["table"] == rows[is_fit]["table"].value_counts().index[0]]).query("r > d")
+    """Return the fits with r > d of a study's first plan, in the columns of `known_distributions.fits_of`."""
+    return fits.fits_of(r.CorpusData(study.records, r.SYNTHETIC), "r").query("r > d")
 
 
-def correlation(own: pd.DataFrame, is_ranked: bool = False) -> Interval:
+def correlation(table: pd.DataFrame, *, ranked: bool = False) -> Interval:
     """Return the mean over seeds of the correlation of log Press rank and log KL, with Student's interval.
 
-    The means over the heads of the same distribution and width are subtracted first. If `is_ranked` is true, the ranks
-    among these heads take the place of the logarithms.
+    `ranked` and the correlation of a seed are those of `known_distributions.within_distributions`.
     """
-    if is_ranked:
-        own = own.assign(**own.groupby(["seed", "r", "d"])[[PRESS_RANK, fits.LOSS]].rank().map(np.exp))
-    values = [fits.within_distributions(PRESS_RANK, fits.LOSS, part) for _, part in own.groupby("seed")]
-    return student([np.array([value for value in values if np.isfinite(value)])[:, None]], ALPHA / 2)
+    by_seed = table.groupby("seed")
+    values = [fits.within_distributions(PRESS_RANK, KL, part, ranked=ranked) for _, part in by_seed]
+    return student([np.array([value for value in values if math.isfinite(value)])[:, None]], ALPHA / 2)
+
+
+def _correlations(table: pd.DataFrame) -> dict[str, Interval]:
+    """Return {heads as text: correlation}: of all, without each of `without` of report/findings.yaml, without these."""
+    heads, estimates = TEXTS["without"], {ALL_HEADS: correlation(table)}
+    for dropped in (*([head] for head in heads), heads):
+        estimates["without " + " and ".join(map(_fitted, dropped))] = correlation(table[~table["model"].isin(dropped)])
+    return estimates
+
+
+def _gaps_closed(study: FinishedStudy) -> list[dict[str, Any]]:
+    """Return the numbers of the claim GAPS, one per head, from the largest share of the KL gap closed to the smallest.
+
+    Their keys are those of `claims.rules.Number`, and `text`.
+    """
+    every = [number for entry in study.claims if entry["id"] == GAPS for number in entry["numbers"]]
+    return sorted((gap for gap in every if gap["value"] is not None), key=lambda gap: -gap["value"])
+
+
+def _signed(estimate: Interval) -> str:
+    """Return an estimate with its interval as text, such as `+0.09 (+0.08 to +0.10)`."""
+    return f"{numbers.number(estimate.value, signed=True)} ({numbers.interval(estimate.low, estimate.high)})"
 
 
 def _fitted(what: str) -> str:
@@ -373,13 +382,13 @@ def same_time(evidence: Evidence) -> Finding | None:
         studies=[name for one in [*shown, *others] for name in one.studies],
         is_named=True,
         facts={
-            "unclear": _join(f"{one.short_text} on {one.setting.labels[0]}" for one in unclear),
+            "unclear": " and ".join(f"{one.short_text} on {one.setting.labels[0]}" for one in unclear),
             "unclear_basis": contrasts.basis(unclear) if unclear else "",
             "larger": numbers.span([sizes[one] for one in unclear], 2) if unclear else "",
             "device": "a CPU" if all(name.startswith("cpu") for one in shown for name in one.times(1)) else "a GPU",
             "by": numbers.span([abs(one.change) for one in decided]),
-            "where": _join(one.setting.labels[0] for one in decided or shown),
-            "changes": _join(f"{one.short_text} on {one.setting.labels[0]}" for one in shown),
+            "where": " and ".join(one.setting.labels[0] for one in decided or shown),
+            "changes": " and ".join(f"{one.short_text} on {one.setting.labels[0]}" for one in shown),
             "margin": numbers.percent(margin / 100),
             "basis": contrasts.basis(shown),
             "size": numbers.span([1 / one.size for one in shown]),

@@ -31,7 +31,7 @@ def top_sizes(records: Records) -> pd.DataFrame:
     measured = records.synthetic[records.synthetic["metric"] == TOP_M]
     for (dataset, model, seed, condition), draws in groups(measured, "dataset", "model", "seed", "condition"):
         sizes = {name: int(value) for name, value in (part.split("=") for part in condition.split(";"))}
-        top = TopTokens(tuple(sorted(map(int, draws["value"]))), min(sizes["V"] - 1, sizes["d"] + 1), 0.0)
+        top = TopTokens(tuple(sorted(map(int, draws["value"]))), most=min(sizes["V"] - 1, sizes["d"] + 1), wall_s=0.0)
         names = {"dataset": dataset, "model": model, "seed": int(seed), "draws": len(draws)} | sizes
         rows.append(names | {TOP_M: top.m, "low": top.interval[0], "high": top.interval[1], "median": top.median})
     return pd.DataFrame(rows, columns=list(TOP))
@@ -43,16 +43,20 @@ def _values(data: r.CorpusData, path: str, metric: str) -> dict[int, float]:
     return data.records.values(dataset, model, metric)
 
 
-def coverage(text: RepeatSettings, steps: float, batch_size: int = 1) -> float:
+def coverage(text: RepeatSettings, steps: float, batch_size: int) -> float:
     """Return how many sequences of every trained token are read in some updates of `batch_size` sequences."""
     return steps * batch_size / (text.vocabulary_size - text.held_out)
 
 
 def _coverage(data: r.CorpusData, path: str) -> list[float]:
-    """Return the log coverage of every run, up to the log of the batch size, which comparisons cancel."""
+    """Return the log coverage of every run, for batches of one sequence.
+
+    The batch size of the study changes all of them by the same amount, which comparisons cancel. Without the settings
+    of the text, the list is empty.
+    """
     dataset = bundled_dataset(path.split("/")[0])
     text = dataset.repeat if dataset else None
-    return [math.log(coverage(text, steps)) for steps in _values(data, path, STEPS).values()] if text else []
+    return [math.log(coverage(text, steps, 1)) for steps in _values(data, path, STEPS).values()] if text else []
 
 
 def _held_out(data: r.CorpusData, path: str) -> list[float]:
@@ -60,10 +64,11 @@ def _held_out(data: r.CorpusData, path: str) -> list[float]:
 
 
 def tokens_learned(data: r.CorpusData, claim: Claim, slower: bool) -> Premise:
-    """Return the premise that all runs learned their tokens; `slower` is True if the claim is that the first is slower.
+    """Return the premise that all runs of the two models of a claim learned their tokens.
 
-    The coverage of runs that did not is too low. Those of the first model can therefore refute a claim of slowness
-    wrongly, and those of the second can reproduce it wrongly.
+    A run that did not needs more coverage than was recorded. Let the claim be that the first model is slower (`slower`
+    is True). Then such a run of the first model makes *not reproduced* unsafe, and one of the second *reproduced*. If
+    the claim is that the first is faster, it is the other way round.
     """
     late = [
         [f"{path}, seed {seed}" for seed, share in _values(data, path, ACCURACY).items() if share < LEARNED]
@@ -80,11 +85,11 @@ def _top_of_random(data: r.CorpusData) -> Iterator[float]:
 
 
 def _top_of_trained(data: r.CorpusData) -> Iterator[float]:
-    """Yield, for each trained matrix, its m less that of the random matrix of the same size."""
+    """Yield, for each trained matrix, its m less that of the only random matrix of the same size."""
     sizes = top_sizes(data.records)
     trained = sizes[(sizes["model"] != "random") & ~sizes["model"].str.endswith(RANDOM_DIRECTIONS)]
-    both = trained.merge(sizes[sizes["model"] == "random"], on=["V", "d"])
-    yield from both[f"{TOP_M}_x"] - both[f"{TOP_M}_y"]
+    both = trained.merge(sizes[sizes["model"] == "random"], on=["V", "d"], suffixes=("", "_random"))
+    yield from both[TOP_M] - both[f"{TOP_M}_random"]
 
 
 compared = partial(r.Quantity, estimate=student, names="{0} against {1}", is_comparison=True)

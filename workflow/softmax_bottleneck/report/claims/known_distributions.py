@@ -19,7 +19,7 @@ import pandas as pd
 
 from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
-from softmax_bottleneck.records.metrics import PRESS_RANK
+from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT, MODE_MATCH, PRESS_RANK
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.statistics.correlations import pearson_r
@@ -29,11 +29,10 @@ BASELINE = "softmax"
 TEXTS = ("truth", "head", "equal")  # keys of a condition with a text; all others have a number
 # Godey and Artzi 2026 report that the output layer suppresses most of the gradient of the loss. Here the best gradient
 # is known. The claims are about distributions with r > d, and heads with hardly more parameters than the softmax.
-EARLY, LATE, COSINE = "gradient_energy_early", "gradient_energy", "gradient_cosine_early"
-WORDS = "gradient_words"
-LOSS_EARLY, LOSS, NO_CONTEXT = "kl_nats_early", "kl_nats", "kl_no_context_nats"
+EARLY, LATE = "gradient_energy_early", "gradient_energy"
 SOFTMAX, NARROW = "model == @head", "model == @head and r > d"  # queries of the table of fits
 EXACT = "d >= r and width == d"  # query of fits that can be exact: of the planned width, which is large enough
+EXACT_DIRICHLET = "d >= M"  # every distribution over M words has logits of rank M
 # The condition of a sample of an untrained layer (`measuring/synthetic_experiments.py`), all at their default.
 LAYER = re.compile(r"^K=(?P<K>\d+);H=(?P<H>\d+);V=(?P<V>\d+);S=\d+;untrained;equal mixing$")
 # The condition of a sample of the sweep over widths and vocabularies (`measuring/synthetic_experiments.py`).
@@ -57,7 +56,7 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([wide.drop(columns="condition"), pd.DataFrame(lines, index=wide.index)], axis=1)
 
 
-def _fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
+def fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
     """Return a table with one row per fit or true distribution whose condition has the key `key`.
 
     The columns are model and seed, one per metric, and one per key of the conditions (see `wide`). Pass the key `r`
@@ -87,8 +86,8 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     * `gap_closed`: the fraction of the softmax's KL that the head closes; negative if the head is worse.
     * `extra`: the relative excess of the head's parameters over the softmax's; 0.1 is 10 % more.
     """
-    frame = _fits_of(data, "r")
-    if not {"d", LOSS} <= set(frame):
+    frame = fits_of(data, "r")
+    if not {"d", KL} <= set(frame):
         return pd.DataFrame(columns=["model", "seed", "r", "d", "width", "lost", "extra"], dtype=float)
     is_truth = frame["model"] == r.TRUTH
     truth, fitted = (frame[rows].dropna(axis=1, how="all") for rows in (is_truth, ~is_truth))
@@ -96,8 +95,8 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     softmax = fitted[fitted["model"] == BASELINE].drop(columns="model")
     joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
     return joined.assign(
-        lost=joined[LOSS] / joined[NO_CONTEXT],
-        gap_closed=1 - joined[LOSS] / joined[f"{LOSS}_softmax"],
+        lost=joined[KL] / joined[KL_NO_CONTEXT],
+        gap_closed=1 - joined[KL] / joined[f"{KL}_softmax"],
         extra=joined["parameters"] / joined["parameters_softmax"] - 1,
     )
 
@@ -128,7 +127,7 @@ def smallest_step(part: pd.DataFrame) -> float:
 
     A step goes to the next larger r at equal d, or to the next smaller d at equal r. Without any step, return inf.
     """
-    logs = part.pivot(index="r", columns="d", values=LOSS).map(math.log)
+    logs = part.pivot(index="r", columns="d", values=KL).map(math.log)
     steps = np.concatenate([logs.diff(axis=0).to_numpy().ravel(), -logs.diff(axis=1).to_numpy().ravel()])
     return float(np.nanmin(steps, initial=math.inf))
 
@@ -145,18 +144,20 @@ def width_and_loss(part: pd.DataFrame) -> float:
     return float(pearson_r(log_rank_N, part["lost"].to_numpy())) if len(part) >= MIN_POINTS else math.nan
 
 
-def within_distributions(first: str, second: str, part: pd.DataFrame) -> float:
+def within_distributions(first: str, second: str, part: pd.DataFrame, *, ranked: bool = False) -> float:
     """Return Pearson's correlation of the logarithms of the columns `first` and `second` of `part`.
 
     `part` has the fits of one seed. From each logarithm, the mean over all heads with the same r and d is subtracted
-    first, so that only differences between heads count. Fits in which a column is not positive are left out. Return nan
-    if a column is missing or fewer than MIN_POINTS fits remain.
+    first, so that only differences between heads count. If `ranked` is true, the ranks among these heads take the place
+    of the logarithms. Fits in which a column is not positive are left out. Return nan if a column is missing or fewer
+    than MIN_POINTS fits remain.
     """
     if not {first, second} <= set(part):
         return math.nan
     part = part[(part[[first, second]] > 0).all(axis=1)]
-    logs = part[[first, second]].map(math.log)
-    centred = (logs - logs.groupby([part["r"], part["d"]]).transform("mean")).to_numpy()
+    distribution = [part["r"], part["d"]]
+    scores = part[[first, second]].groupby(distribution).rank() if ranked else part[[first, second]].map(math.log)
+    centred = (scores - scores.groupby(distribution).transform("mean")).to_numpy()
     return float(pearson_r(centred[:, 0], centred[:, 1])) if len(part) >= MIN_POINTS else math.nan
 
 
@@ -226,20 +227,16 @@ def converged(
         data: the records of the study.
         kl_share: the share.
         heads: names such as `mos`.
-        table: the function that returns the fits that are wide enough to be exact.
+        table: the fits that are wide enough to be exact: `exact_fits` of synthetic languages (EXACT), or
+            `exact_dirichlet_fits` of Dirichlet samples (EXACT_DIRICHLET).
         spoils: the verdicts that become `cannot be tested here` if the premise is broken.
     """
-    exact = exact_fits(data) if table == "exact_fits" else exact_dirichlet_fits(data)
+    exact = fits(data).query(EXACT) if table == "exact_fits" else dirichlet(data).query(EXACT_DIRICHLET)
     lost = exact.groupby("model")["lost"].max().reindex(list(heads)).dropna()
     if lost.empty:
         return Premise(Code.FITS_UNCHECKED, {}, False, tuple(spoils))
     values = {"head": declaration(str(lost.idxmax())).label, "loss": lost.max(), "limit": kl_share}
     return Premise(Code.FITS_CONVERGED, values, bool(lost.max() < kl_share), tuple(spoils))
-
-
-def exact_fits(data: r.CorpusData) -> pd.DataFrame:
-    """Return the rows of the table of fits with d >= r and the planned width: a head of width d can have rank d."""
-    return fits(data).query(EXACT)
 
 
 @partial(r.Quantity, estimate=smallest, what="squared error less its bound, smallest over fits", units="fits")
@@ -255,7 +252,6 @@ def theorem_gaps(data: r.CorpusData) -> list[float]:
 
 # --- fits to Dirichlet samples --------------------------------------------------------------------------------------
 DIRICHLET = ("softmax", "mos", "lms")  # the heads of Ganea et al. 2019
-MODES = "mode_match"
 
 
 def dirichlet(data: r.CorpusData) -> pd.DataFrame:
@@ -264,18 +260,13 @@ def dirichlet(data: r.CorpusData) -> pd.DataFrame:
     The columns are model, seed, alpha, M, N, d, one per metric, and `lost`: the KL as a share of that of the best model
     that does not see the context. Without any fits the table has columns but no rows.
     """
-    frame, keys = _fits_of(data, "alpha"), ["alpha", "M", "seed"]
-    if not {"d", LOSS} <= set(frame):
-        return pd.DataFrame(columns=["model", *keys, "d", "lost", LOSS, MODES], dtype=float)
+    frame, keys = fits_of(data, "alpha"), ["alpha", "M", "seed"]
+    if not {"d", KL} <= set(frame):
+        return pd.DataFrame(columns=["model", *keys, "d", "lost", KL, MODE_MATCH], dtype=float)
     is_truth = frame["model"] == r.TRUTH
-    truth = frame[is_truth].reindex(columns=[*keys, NO_CONTEXT])
-    joined = frame[~is_truth].drop(columns=NO_CONTEXT, errors="ignore").merge(truth, on=keys, how="left")
-    return joined.assign(lost=joined[LOSS] / joined[NO_CONTEXT])
-
-
-def exact_dirichlet_fits(data: r.CorpusData) -> pd.DataFrame:
-    """Return the fits to Dirichlet samples with d >= M: every distribution over M words has logits of rank M."""
-    return dirichlet(data).query("d >= M")
+    truth = frame[is_truth].reindex(columns=[*keys, KL_NO_CONTEXT])
+    joined = frame[~is_truth].drop(columns=KL_NO_CONTEXT, errors="ignore").merge(truth, on=keys, how="left")
+    return joined.assign(lost=joined[KL] / joined[KL_NO_CONTEXT])
 
 
 def _cells(data: r.CorpusData, metric: str) -> pd.DataFrame:
@@ -319,7 +310,7 @@ def _lms_gain(metric: str, sign: int, name: str) -> r.Rule:
 @partial(r.Quantity, estimate=wilson, what="steps of D at which the KL of Softmax falls", unit="share", units="steps")
 def softmax_falls(data: r.CorpusData) -> list[float]:
     """Return a number for each step from a d < M to the next larger d: 1 if the softmax's KL falls, and otherwise 0."""
-    cells = _cells(data, LOSS)
+    cells = _cells(data, KL)
     cells["step"] = cells.groupby(["alpha", "M"])["softmax"].diff(-1)  # to the next larger d
     return list((cells.query("d < M")["step"].dropna() > 0).astype(float))
 
@@ -415,13 +406,13 @@ growth_of_mos = r.Quantity(
     units="samples"
 )  # fmt: skip
 room_of_softmax, room_of_moc = map(_room, ("softmax", "moc"))
-lms_best_kl, lms_best_modes = _lms_best(LOSS, -1, "KL"), _lms_best(MODES, 1, "mode matching")
+lms_best_kl, lms_best_modes = _lms_best(KL, -1, "KL"), _lms_best(MODE_MATCH, 1, "mode matching")
 gap_closed = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
 largest_loss = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r", partial(_lost, "max"))
 least_loss = over_seeds(
     f"smallest KL with r ≥ 2 d, {UNIGRAM}", "share", f"{SOFTMAX} and r >= 2 * d", partial(_lost, "min")
 )
-rank_and_loss = _correlation(PRESS_RANK, LOSS, "log rank and log KL", "r > d")
+rank_and_loss = _correlation(PRESS_RANK, KL, "log rank and log KL", "r > d")
 preserved_early = over_seeds("preserved energy of the best gradient, early", "share", NARROW, partial(_mean, EARLY))
 preserved_late = over_seeds("preserved energy of the best gradient, at the end", "share", NARROW, partial(_mean, LATE))
 
@@ -429,7 +420,7 @@ preserved_late = over_seeds("preserved energy of the best gradient, at the end",
 # --- rules: their arguments are in report/claims.yaml -----------------------------------------------------------------
 def lms_gains() -> r.Rule:
     """Return the rule that the advantage of LMS grows with M / d, in KL and in mode matching."""
-    return r.every(_lms_gain(LOSS, -1, "KL"), _lms_gain(MODES, 1, "mode matching"), agree=True)
+    return r.every(_lms_gain(KL, -1, "KL"), _lms_gain(MODE_MATCH, 1, "mode matching"), agree=True)
 
 
 def nearly_full(components: int, share: float) -> r.Rule:
