@@ -10,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: idle threads
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import pytest
+from softmax_bottleneck.jobs.workflow import PROCESS_VARIABLE
 from softmax_bottleneck.report import archive, archived_cells
 from softmax_bottleneck.report.cells import Cell
 from softmax_bottleneck.study import Study
@@ -121,3 +122,9 @@ def begun(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study
 
     monkeypatch.chdir(tmp_path)
     return small.begun(ready, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _no_workflow_above() -> None:
+    """Let no test inherit the mark of a workflow that a step of an earlier test set in this process."""
+    os.environ.pop(PROCESS_VARIABLE, None)

@@ -118,7 +118,7 @@ def test_the_workflow_is_a_process_of_this_machine_and_may_have_ended(monkeypatc
 
 def test_a_report_by_hand_is_refused_beside_a_workflow_and_a_step_of_it_is_not(begun, monkeypatch):
     command = ["collect", "--study", str(begun.file)]
-    monkeypatch.delenv(workflow.PROCESS_VARIABLE, raising=False)
+    monkeypatch.setattr(locks, "_held", [])
     locks.acquire_lock()
     assert main(command) == BusyError.exit_code == 75
     monkeypatch.setenv(workflow.PROCESS_VARIABLE, "1 2 elsewhere")

@@ -80,10 +80,10 @@ def acquire_lock() -> Lock:
             owner = file.read().strip() or "it has just been started"
             message = f"a workflow is already running here ({owner}); wait for it, or stop it and try again"
             raise errors.BusyError(f"{path.parent}: {message}") from None
-    _held.append(file)
     file.truncate(0)
     file.write(f"process {os.getpid()} on {platform.node()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
     file.flush()
+    _held.append(file)
     return environment, [descriptor]
 
 
@@ -91,11 +91,18 @@ def acquire_lock() -> Lock:
 def no_workflow_beside() -> Iterator[None]:
     """Hold the lock of the results folder in a `with` block, unless a workflow has started this process.
 
+    Where the lock file cannot be written, the block runs without the lock: it may write to another folder, and
+    otherwise its own error says what is wrong.
+
     Raises:
         BusyError: a workflow runs in this folder, or another command that holds the lock.
-        UserError: a folder is not writable.
     """
-    is_taken = not os.environ.get(PROCESS_VARIABLE) and bool(acquire_lock()[1])
+    try:
+        is_taken = not os.environ.get(PROCESS_VARIABLE) and bool(acquire_lock()[1])
+    except errors.BusyError:
+        raise
+    except (OSError, errors.UserError):
+        is_taken = False
     try:
         yield
     finally:
