@@ -85,7 +85,26 @@ def test_fits_use_the_best_step_size_of_the_search(place):
     assert (study.store.fits_folder(study.units[0].path) / "done.json").exists()
 
 
+def test_a_sampled_mixture_is_a_mixture_of_softmaxes_without_a_corpus(place):
+    sampled = {"kind": "sampled", "components": 2, "width": 3}
+    study = planned(place, truths={"control": sampled}, words=[5], contexts=4)
+    wanted = study.truths[0]
+    step.truth(study, wanted.path, small.quiet)
+    arrays = artefacts.read_npz(study.store.fits_folder(f"truths/{wanted.path}") / "truth.npz")
+    rng = np.random.default_rng(derive(wanted.seed, "sampled mixture"))
+    h, weight, layers = (rng.standard_normal(shape) for shape in ((4, 3), (5, 3), (2, 3, 3)))
+    gate = rng.standard_normal((3, 2))
+    expected = np.zeros((4, 5))
+    for n, k in np.ndindex(4, 2):
+        scores = 3.0 / np.sqrt(3) * weight @ np.tanh(h[n] @ layers[k] / np.sqrt(3))
+        prior = np.exp(2 / np.sqrt(3) * h[n] @ gate)
+        expected[n] += prior[k] / prior.sum() * np.exp(scores) / np.exp(scores).sum()
+    assert wanted.corpus == "" and not wanted.inputs
+    assert np.allclose(arrays["p_NM"], expected[:, arrays["token_M"]], atol=1e-6)
+
+
 @pytest.mark.parametrize(("changes", "words"), [
+    ({"truths": {"x": {"kind": "sampled", "width": 3}}}, "Expected components and width"),
     ({"truths": {"x": {"kind": "model", "corpus": "tiny"}}}, "Expected corpus and model"),
     ({"truths": {"x": {"kind": "n-gram", "corpus": "tinny"}}}, "unknown dataset 'tinny'"),
     ({"truths": {"x": {"kind": "run", "run": "mose"}}}, "unknown model 'mose'"),

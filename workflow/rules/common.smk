@@ -134,11 +134,12 @@ def truth_file(path):
 
 
 def needed_by_truth(wildcards):
-    """Return the input of `truth`: the tokens of its corpus, and the run that is its source, unless it is computed."""
+    """Return the input of `truth`, unless it is computed: the tokens of its corpus and the run that is its source, if any."""
     truth = STUDY.truth(wildcards.truth)
     if Path(truth_file(truth.path)).exists():
         return []
-    return [tokens_file(truth.corpus), *([run_file("measured.json", truth.run)] if truth.run else [])]
+    corpus, run = [tokens_file(truth.corpus)] if truth.corpus else [], [run_file("measured.json", truth.run)] if truth.run else []
+    return corpus + run
 
 
 def needed_by_fit(wildcards):

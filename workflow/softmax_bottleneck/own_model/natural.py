@@ -1,11 +1,13 @@
 """Natural next-word distributions, in contexts of a test text: of a run, a saved model, n-grams or a mixture.
 
+As a control, there are those of a mixture of softmaxes with random weights, whose contexts are random vectors.
+
 A context is a position of the test text with the tokens before it. Random windows of WINDOW tokens are read, and the
 last quarter of each window are the contexts, so that each has at least 96 tokens of history. (An n-gram model reads the
 last n - 1 of them. The hidden states of a run follow the whole text before them.) Only the V most probable tokens on
 average are kept, and their probabilities are divided by their sum in each context.
 
-Shapes: N contexts, T tokens, V tokens of a source, M kept tokens.
+Shapes: N contexts, T tokens, V tokens of a source, M kept tokens, D width and K components of a sampled mixture.
 """
 
 import numpy as np
@@ -29,10 +31,13 @@ Ids = NDArray[np.intp]
 WINDOW = 128  # tokens
 PART = 4  # one in four tokens of a window is a context
 ROWS = 64  # contexts whose log-probabilities a head computes at once
+SHARPNESS = 3.0  # standard deviation of a sampled mixture's logits for latent vectors of +-1
 
 
 def log_probs(study: Study, wanted: Truth) -> Floats:
     """Return ln P of every context and token, [N, V]."""
+    if wanted.source.kind == "sampled":
+        return _of_sampled_mixture(wanted)
     corpus = load(study.store.tokens_folder(wanted.corpus), study.datasets[wanted.corpus].tokens_id)
     if wanted.run:
         return _of_run(study, wanted, _contexts(_windows(len(corpus.test) - 1, wanted, WINDOW), wanted, WINDOW))
@@ -97,3 +102,19 @@ def _of_run(study: Study, wanted: Truth, position_N: Ids) -> Floats:
     with trained.loaded(study.run(wanted.run), folder) as model, torch.inference_mode():
         hidden_ND = hidden_ND.to(model.head.decoder.weight.device)
         return np.concatenate([model.head.log_probs(rows_RD).cpu().numpy() for rows_RD in torch.split(hidden_ND, ROWS)])
+
+
+def _of_sampled_mixture(wanted: Truth) -> Floats:
+    """Return ln P of a mixture of softmaxes (Yang et al. 2018) whose weights and context vectors are random.
+
+    P(v|n) = sum_k prior_nk softmax(W latent_nk)_v with latent_nk = tanh(A_k h_n) and prior_n = softmax(2 B h_n). All
+    entries are normal; A and B keep the variance of h, and W that of SHARPNESS^2 / D.
+    """
+    components, width = wanted.source.components or 1, wanted.source.width or 1
+    rng = np.random.default_rng(derive(wanted.seed, "sampled mixture"))
+    h_ND = rng.standard_normal((wanted.contexts, width))
+    weight_VD = rng.standard_normal((wanted.words, width)) * SHARPNESS / np.sqrt(width)
+    latent_NKD = np.tanh(h_ND @ rng.standard_normal((components, width, width)) / np.sqrt(width)).swapaxes(0, 1)
+    log_prior_NK = special.log_softmax(2.0 * h_ND @ rng.standard_normal((width, components)) / np.sqrt(width), 1)
+    log_p_NKV = special.log_softmax(latent_NKD @ weight_VD.T, 2) + log_prior_NK[:, :, None]
+    return special.logsumexp(log_p_NKV, 1).astype(np.float32)

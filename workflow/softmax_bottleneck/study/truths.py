@@ -19,7 +19,10 @@ from softmax_bottleneck.study.datasets import Dataset
 from softmax_bottleneck.study.runs import Run, digest
 
 FILE, ARRAYS = "truth.json", "truth.npz"  # of a truth: facts with the hash of the arrays, and the arrays
-NEEDS = {"model": {"corpus", "model"}, "n-gram": {"corpus"}, "mixture": {"corpus", "model"}, "run": {"run"}}
+NEEDS = {
+    "model": {"corpus", "model"}, "n-gram": {"corpus"}, "mixture": {"corpus", "model"}, "run": {"run"},
+    "sampled": {"components", "width"},
+}  # fmt: skip
 
 
 @schema.section
@@ -28,22 +31,26 @@ class Source:
 
     Attributes:
         kind: `model`, a saved language model; `n-gram`, an interpolated Kneser-Ney model of a corpus' training text;
-            `mixture`, both in equal parts, over the tokens of the saved model; or `run`, a trained run of the study.
-        corpus: dataset whose test text has the contexts. For `run`, it is the dataset of the run.
+            `mixture`, both in equal parts, over the tokens of the saved model; `run`, a trained run of the study; or
+            `sampled`, a mixture of softmaxes with random weights, which MoS of its width can equal: a control.
+        corpus: dataset whose test text has the contexts. For `run`, it is the dataset of the run. `sampled` has none.
         model: Hugging Face folder or .gguf file, relative to the folder of this repository. If it is missing, the
             study leaves out the fits to this source.
         order: largest number n of words in an n-gram.
         run: name of a model of the study; its first run is the source.
+        components, width: number of softmaxes that a sampled mixture has, and width of its context vectors.
     """
 
-    kind: Literal["model", "n-gram", "mixture", "run"]
+    kind: Literal["model", "n-gram", "mixture", "run", "sampled"]
     corpus: schema.Name | None = None
     model: schema.Line | None = None
     order: Annotated[schema.Integer, Field(ge=1, le=9)] = 4
     run: schema.Name | None = None
+    components: schema.Positive | None = None
+    width: schema.Width | None = None
 
     def __post_init__(self) -> None:
-        given = {key for key in ("corpus", "model", "run") if getattr(self, key) is not None}
+        given = {key for key in set().union(*NEEDS.values()) if getattr(self, key) is not None}
         if given != NEEDS[self.kind]:
             expected, got = (" and ".join(sorted(keys)) or "none" for keys in (NEEDS[self.kind], given))
             raise ValueError(f"kind: {self.kind} (got the keys {got}). Expected {expected}")
@@ -67,7 +74,7 @@ class Truth:
     Attributes:
         name: name of the source in its plan.
         source: the source.
-        corpus: dataset whose test text has the contexts.
+        corpus: dataset whose test text has the contexts, or empty.
         contexts: number N of contexts.
         words: number V of the most probable tokens that are kept.
         seed: seed of the sample of contexts.
@@ -113,10 +120,10 @@ def truth_of(name: str, source: Source, corpora: Mapping[str, Dataset], runs: Ma
     if source.run is not None and source.run not in runs:
         raise UserError(f"{where}.run: unknown model {source.run!r}{schema.did_you_mean(source.run, runs)}")
     run = runs[source.run] if source.run else None
-    corpus = run.dataset if run else str(source.corpus)
-    if corpus not in corpora:
+    corpus = run.dataset if run else source.corpus or ""
+    if corpus and corpus not in corpora:
         raise UserError(f"{where}.corpus: unknown dataset {corpus!r}{schema.did_you_mean(corpus, corpora)}")
-    inputs = {"corpus": corpora[corpus].tokens_id}
+    inputs = {"corpus": corpora[corpus].tokens_id} if corpus else {}
     inputs |= {"model": model_hash(source.model_path)} if source.model else {}
     inputs |= {"run": run.run_id} if run else {}
     return Truth(name, source, corpus, 0, 0, 0, inputs, run.path if run else "")

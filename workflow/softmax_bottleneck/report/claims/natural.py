@@ -2,7 +2,8 @@
 
 The *price* of a head at width d is its mean KL(P*||Q) as a share of the context-free KL, i.e. that of the best model
 that sees no context. Its *gain* is the softmax's price minus its own. Margins, premises and outcomes are those that
-the first lines of config/price.yaml declared before the first run, with the stricter rules of config/price-long.yaml.
+the first lines of config/price.yaml declared before the first run, with the stricter rules of config/price-long.yaml
+and the control of config/price-control.yaml.
 """
 
 import math
@@ -29,6 +30,7 @@ CHANGE, TENTH = 0.02, 0.1  # converged: twice the updates change KL by less than
 LEAST_WIDTH = 16  # the smallest width at which paying counts
 TRUTHS = ("smollm2", "n-gram", "mixture", "mos")
 CONTROL = ("mos", 64, "mos")  # truth, width and model: there the model must lose less than the softmax
+SAMPLED, RECOVERED = ("sampled", 16, "mos"), 0.5  # here it can lose nothing; share of the softmax's loss to be gained
 UPDATE_MS, PASSED = "update_ms", "control passed"
 PAYS, NONE, OPEN = "pays", "none", "open"  # verdicts on a truth
 MOST, DEPENDS = "most", "depends"  # further overall outcomes
@@ -90,7 +92,7 @@ class Price:
 
 # --- from fits to prices --------------------------------------------------------------------------------------------
 def prices_of(*studies: Records) -> list[Price]:
-    """Return the judged prices of some studies' fits to TRUTHS.
+    """Return the judged prices of some studies' fits to TRUTHS and to the sampled mixture.
 
     For every truth, head and width, the fits that were checked with the most updates count.
     """
@@ -103,9 +105,9 @@ def prices_of(*studies: Records) -> list[Price]:
 
 
 def fits_of(records: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a line per fit, and a line per truth and seed, of the first plan of fits to TRUTHS in some records."""
+    """Return a line per fit, and a line per truth and seed, of the first plan of fits to natural truths in some records."""
     rows = records.synthetic
-    rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join(TRUTHS)});")]
+    rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join([*TRUTHS, SAMPLED[0]])});")]
     rows = rows[rows["table"] == rows["table"].iloc[0]] if len(rows) else rows
     return wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH])
 
@@ -201,11 +203,17 @@ def _check(search: pd.DataFrame) -> pd.DataFrame:
 
 
 def control(table: Iterable[Price]) -> str:
-    """Return why nothing is concluded about mixtures: `control failed` or `control not run`; empty if it passed."""
-    cells = [price for price in table if (price.truth, price.width, price.model) == CONTROL]
-    if not cells:
+    """Return why nothing is concluded about mixtures: `control failed` or `control not run`; empty if it passed.
+
+    If the sampled mixture was fitted, it decides alone: the interval of MoS's gain must lie above RECOVERED times the
+    softmax's loss.
+    """
+    cells = {(price.truth, price.width, price.model): price for price in table}
+    cell = cells.get(SAMPLED, cells.get(CONTROL))
+    if cell is None:
         return "control not run"
-    return "" if cells[0].gain.low > 0 and cells[0].later > 0 else "control failed"
+    needed = RECOVERED * (cell.share.value + cell.gain.value) if cell.truth == SAMPLED[0] else 0.0
+    return "" if cell.gain.low > needed and cell.later > needed else "control failed"
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------------
