@@ -126,7 +126,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
         "",
     ]
     for finding in found["findings"]:
-        name = finding["title"] + (f" ({finding['kind']})" if finding["kind"] else "")
+        name = finding["title"] + (" (exploratory)" if finding["kind"] == "exploratory" else "")
         sentences = " ".join(filter(None, [finding["short"], finding["caveat"]]))
         lines.append(f"* **{name}.** {sentences} [Evidence](docs/evidence.md#{finding['id']})")
     figures = {FIGURES / f"{one['id']}.svg": one["svg"] for one in found["findings"]}

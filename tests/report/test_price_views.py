@@ -115,6 +115,21 @@ def test_mixtures_are_judged_only_if_the_control_passes(control, reason):
     assert verdicts == ["pays", verdict, verdict, verdict]  # GSS is no mixture
 
 
+@pytest.mark.parametrize(("gain", "later", "is_passed"), [(0.11, 0.11, 1), (0.101, 0.11, 0), (0.11, 0.09, 0)])
+def test_a_sampled_mixture_decides_by_half_of_the_softmaxs_loss(gain, later, is_passed):
+    """A softmax loses 0.2 of the context-free KL. Gains of three seeds differ by 0.001, a half-width of 0.0025."""
+    made, lines = frames({"mos": 0.06}, control=0.1 - 0.2 * is_passed), []
+    for (seed, free), (model, won) in itertools.product(FREE.items(), (("softmax", (0, 0)), ("mos", (gain, later)))):
+        for part, more in enumerate([{"rate": 0.2}, {"updates": 20}] if seed == 9 else [{}]):
+            kl = free * (0.2 - won[part] - 0.001 * (seed - 2) * (model == "mos" and seed != 9))
+            lines.append(line(model, 16, seed, kl, truth="sampled", **more))
+    truths = made.truths[made.truths["truth"] == "text"].assign(truth="sampled")
+    both = [pd.concat(parts) for parts in ((made.fits, pd.DataFrame(lines)), (made.truths, truths))]
+    found = natural.judged(natural.prices(*both))
+    verdicts = {price.verdict for price in found if (price.truth, price.model) == ("text", "mos")}
+    assert verdicts == {"pays" if is_passed else "not judged: control failed"}
+
+
 def test_p_values_are_those_of_scipy_with_holms_correction_over_truths():
     made = frames({"gss": 0.0005, "mos": 0.002}, control=None)
     both = [pd.concat([part, part.assign(truth="other")]) for part in (made.fits, made.truths.query("truth == 'text'"))]

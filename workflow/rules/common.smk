@@ -134,12 +134,12 @@ def truth_file(path):
 
 
 def needed_by_truth(wildcards):
-    """Return the input of `truth`, unless it is computed: the tokens of its corpus and the run that is its source, if any."""
+    """Return the input of `truth`, unless it is computed: the tokens of its corpus and the run that is its source."""
     truth = STUDY.truth(wildcards.truth)
     if Path(truth_file(truth.path)).exists():
         return []
-    corpus, run = [tokens_file(truth.corpus)] if truth.corpus else [], [run_file("measured.json", truth.run)] if truth.run else []
-    return corpus + run
+    tokens = [tokens_file(truth.corpus)] if truth.corpus else []
+    return [*tokens, *([run_file("measured.json", truth.run)] if truth.run else [])]
 
 
 def needed_by_fit(wildcards):

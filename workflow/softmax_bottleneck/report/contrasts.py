@@ -432,10 +432,11 @@ def time_range(contrasts: Iterable[Contrast]) -> str:
 
 
 def corpora(contrasts: Iterable[Contrast]) -> list[str]:
-    """Return the titles of the corpora, each once; a cut of a corpus is that corpus."""
+    """Return the titles of the corpora, each once: of the whole corpus if it is among them, else of its cut."""
     titles: dict[str, str] = {}
     for contrast in contrasts:
-        titles.setdefault(corpus_of(contrast.setting.dataset), contrast.setting.labels[0].partition(", ")[0])
+        corpus, title = corpus_of(contrast.setting.dataset), contrast.setting.labels[0]
+        titles[corpus] = min(titles.get(corpus, title), title, key=len)
     return list(titles.values())
 
 

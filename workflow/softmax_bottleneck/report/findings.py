@@ -145,12 +145,12 @@ def _by_mixing(
     changes = " and ".join(map(_change, lower))
     changes += "; not significantly on " + " and ".join(map(_change, rest)) if rest else ""
     without = {
-        (title := contrasts.corpora([one.contrast])[0]): f"; {title}: {one.contrast.change_text}, not significant "
-        f"(p = {numbers.p_value(one.p)})"
+        contrasts.corpus_of(one.contrast.setting.dataset): f"; {one.contrast.setting.labels[0]}: "
+        f"{one.contrast.change_text}, not significant (p = {numbers.p_value(one.p)})"
         for one in reversed(same)
     }
+    gaining = {contrasts.corpus_of(one.setting.dataset) for one in lower}
     unclear = [one for one in unnamed if one.is_equal_size and not (one.setting.is_synthetic or one.sign)]
-    is_longer = all(ratio > 1 for one in shown for ratio in one.times().values())
     is_higher = any(one.contrast.change > 0 and one.p < ALPHA for one in same)
     return Finding(
         state=FAILS if is_higher else HOLDS if lower else OPEN,
@@ -162,11 +162,8 @@ def _by_mixing(
             "lower": changes,
             "gain": numbers.span([-one.change for one in lower]),
             "corpora": " and ".join(contrasts.corpora(lower)),
-            "without": "".join(text for title, text in without.items() if title not in contrasts.corpora(lower)),
-            "unclear": "; ".join(
-                f"{one.change_text} on {one.setting.label} (p = {numbers.p_value(one.p)})" for one in unclear
-            ),
-            "longer": ", but takes longer" if is_longer else "",
+            "without": "".join(text for corpus, text in without.items() if corpus not in gaining),
+            "unclear": " and ".join(f"{one.short_text} on {one.setting.label}" for one in unclear),
             "basis": contrasts.basis(shown),
             "time": contrasts.time_range(shown),
         },
@@ -246,6 +243,8 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
             "uncorrected": sum(one.contrast.sign < 0 for one in shared),
             "gains": numbers.span([one.change for one in gains_shared]),
             "compared": len(own),
+            "higher": sum(one.p < ALPHA and one.contrast.change > 0 for one in own),
+            "unclear": sum(not one.has_equal_search for one in named),
             "changes": numbers.span([one.change for one in named], signed=True),
             "corpora": " and ".join(contrasts.corpora(named)),
             "time": contrasts.time_range(named),
@@ -382,8 +381,7 @@ def same_time(evidence: Evidence) -> Finding | None:
         studies=[name for one in [*shown, *others] for name in one.studies],
         is_named=True,
         facts={
-            "unclear": " and ".join(f"{one.short_text} on {one.setting.labels[0]}" for one in unclear),
-            "unclear_basis": contrasts.basis(unclear) if unclear else "",
+            "unclear": len(unclear),
             "larger": numbers.span([sizes[one] for one in unclear], 2) if unclear else "",
             "device": "a CPU" if all(name.startswith("cpu") for one in shown for name in one.times(1)) else "a GPU",
             "by": numbers.span([abs(one.change) for one in decided]),
@@ -411,44 +409,6 @@ def _other_shapes(evidence: Evidence, named: Contrast) -> list[Contrast]:
     return [one for one in others if one.ends and max(one.times(1).values(), default=math.inf) <= longest]
 
 
-def equal_time(evidence: Evidence) -> Finding | None:
-    """Return the estimate of MoS against the best softmax that takes no more time.
-
-    The result is None if no wider one was timed, or if a study named such a contrast (`same_time`). It needs three
-    seeds of both: it holds if the softmax is significantly better, and fails if MoS is.
-    """
-    if same_time(evidence):
-        return None
-    lstms = [one for one in evidence.against("MoS") if one.setting.is_lstm and not one.setting.is_synthetic]
-    equal = [one for one in lstms if one.is_equal_size]
-    known = [(one, rival) for one in equal if (rival := contrasts.at_equal_time(evidence.found, one))]
-    if not known:
-        return None
-    main, rival = max(known, key=lambda pair: min(pair[0].n))
-    wide = [one for one in lstms if one.setting == rival.baseline.model.setting]
-    return Finding(
-        state={1: HOLDS, -1: FAILS}.get(rival.sign, OPEN),
-        number=_rival(rival),
-        figure=DotPlot(_rows((), [*(rival for _, rival in known), *wide]), CHANGE),
-        studies=[name for one in [*(rival for _, rival in known), *wide] for name in one.studies],
-        is_named=False,
-        facts={"rival": rival, "wide": wide[0] if wide else rival},
-        details=[
-            *(_rival(other) for one, other in known if one is not main),
-            *(f"At the rival’s width: {one.text}; single runs: {one.single_time} × seconds per epoch" for one in wide),
-            f"At equal size: {main.text}",
-        ],
-        more=["wide"] if wide else [],
-    )
-
-
-def _rival(contrast: Contrast) -> str:
-    """Return a contrast with a softmax in another setting as text."""
-    wide = contrast.baseline.model.setting.label
-    where = f"{contrast.label} at {contrast.setting.label} and Softmax at {wide}"
-    return f"{where}: {contrast.text.partition(': ')[2]}; single runs: {contrast.single_time} × seconds per epoch"
-
-
 def natural_distributions(evidence: Evidence) -> Finding | None:
     """Return the finding that no head with more rank pays on natural distributions; None without fits to any.
 
@@ -471,14 +431,21 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
         figure=DotPlot(rows, "largest gain of a head with more rank, % of the context-free KL"),
         studies=[study.name for study in studies],
         is_named=False,  # the margin was declared after single seeds on one of the truths had been seen
-        facts={"pays": pays, "none": len(verdicts) - pays - undecided, "count": len(verdicts), "open": undecided},
+        facts={
+            "pays": pays,
+            "none": len(verdicts) - pays - undecided,
+            "count": len(verdicts),
+            "open": undecided,
+            "unclear": sum(natural.is_hopeless(table, truth) for truth in verdicts),
+        },
         details=[f"{truth}: {natural.sentence(table, truth)}" for truth in verdicts]
         + [f"Mixtures: {natural.control(table) or natural.PASSED}."],
     )
 
 
-IN_ORDER = (mixing_contexts, mixing_probabilities, same_time, rank_without_mixing, natural_distributions,
-            known_distributions, equal_time)  # fmt: skip
+IN_ORDER = (
+    mixing_contexts, mixing_probabilities, same_time, rank_without_mixing, natural_distributions, known_distributions
+)  # fmt: skip
 FINDINGS: Mapping[str, Callable[[Evidence], Finding | None]] = {  # named as in report/findings.yaml
     find.__name__.replace("_", "-"): find for find in IN_ORDER
 }

@@ -105,7 +105,7 @@ def prices_of(*studies: Records) -> list[Price]:
 
 
 def fits_of(records: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a line per fit, and a line per truth and seed, of the first plan of fits to natural truths in some records."""
+    """Return a line per fit, and a line per truth and seed, of the first such plan of fits in some records."""
     rows = records.synthetic
     rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join([*TRUTHS, SAMPLED[0]])});")]
     rows = rows[rows["table"] == rows["table"].iloc[0]] if len(rows) else rows
@@ -254,6 +254,12 @@ def candidates(table: Iterable[Price]) -> list[Price]:
 def hopeless(own: Iterable[Price]) -> list[float]:
     """Return the widths at which no head can pay on a truth with prices `own`: the softmax loses less than MARGIN."""
     return sorted(price.width for price in own if price.model == BASELINE and price.share.value < MARGIN)
+
+
+def is_hopeless(table: Iterable[Price], truth: str) -> bool:
+    """Return True if no head can pay on a truth: the softmax loses less than MARGIN at all widths that decide."""
+    own = [price for price in table if price.truth == truth]
+    return bool(own) and {price.width for price in candidates(own)} <= set(hopeless(own))
 
 
 def sentence(table: Sequence[Price], truth: str) -> str:
