@@ -577,7 +577,7 @@ def main_job(lease: Lease) -> bool:
     words += ["seeds=[1]"] if lease.dry else ["replicas_per_job=3", "seeds=[1, 2, 3]"]
     facts: dict[str, Any] = {}
     with shared_device(lease), (lease.out / "main-job.log").open("a") as log:
-        for name, stopped_after_s in (("stopped", 20.0), ("resumed", None)):
+        for name, stopped_after_s in (("stopped", 12.0 if lease.dry else 20.0), ("resumed", None)):
             began = time.monotonic()
             process = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
             try:
