@@ -349,7 +349,7 @@ def searched(studies: Sequence[FinishedStudy], archived: FinishedStudy) -> list[
     for model, label in labels.items():
         own = [samples[dataset, model] for dataset in SEARCHED]
         first = own[0]
-        cells = [label, str(first.model.setting.facts["embedding_size"]), _cell([first.mean("parameters")], 0)]
+        cells = [label, str(first.model.setting.width), _cell([first.mean("parameters")], 0)]
         for sample in own:
             values = [math.exp(value) for value in sample.log_ppl.values()]
             cells += [f"{sample.choice.value:g}", _cell(values, 2)]

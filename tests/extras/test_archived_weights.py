@@ -37,8 +37,7 @@ def verify(study: Study, path: Path) -> int:
 
 
 def test_ranks_and_perplexities_from_float16_agree_with_those_of_float32(study, archived, capsys) -> None:
-    weights = archived_weights.file_of(archived)
-    tensors = safetensors.numpy.load(weights.read_bytes())
+    tensors = safetensors.numpy.load(archived_weights.file_of(archived).read_bytes())
     assert {tensor.dtype for tensor in tensors.values()} == {np.dtype("float16")}
     again = dict(archived_weights.measure_again(archived, study.store))
     assert set(again) == {run.path for run in study.needed} == {name.rpartition("/")[0] for name in tensors}
@@ -74,9 +73,13 @@ def swapped(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The weights of each run under the name of the next."""
     paths = sorted({name.rpartition("/")[0] for name in tensors if "/softmax/" in name})
     other = dict(zip(paths, paths[1:] + paths[:1], strict=True))
-    return {
-        f"{other.get(n.rpartition('/')[0], n.rpartition('/')[0])}/{n.rpartition('/')[2]}": t for n, t in tensors.items()
-    }
+    parts = [(*name.rsplit("/", 1), tensor) for name, tensor in tensors.items()]
+    return {f"{other.get(path, path)}/{name}": tensor for path, name, tensor in parts}
+
+
+def without_a_run(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    path = min(tensors).rpartition("/")[0]
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(f"{path}/")}
 
 
 def edited(change):
@@ -92,6 +95,7 @@ def edited(change):
 
 DAMAGES = {
     edited(swapped): "contradict the weights",
+    edited(without_a_run): ": no weights",
     edited(lambda tensors: {f"x{name}": tensor for name, tensor in tensors.items()}): "not the weights of this archive",
     edited(lambda tensors: dict(list(tensors.items())[1:])): "not the weights of this archive",
     edited(lambda tensors: {name: tensor * np.nan for name, tensor in tensors.items()}): "not finite",

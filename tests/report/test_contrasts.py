@@ -80,14 +80,12 @@ def test_seeds_that_chose_a_rate_are_left_out_if_three_others_remain() -> None:
 
 def searched(own: FinishedStudy, **curves: dict[int, float | None]) -> FinishedStudy:
     """Return a study that searched models on seed 1: {model: {learning rate: validation perplexity}}."""
-    choices = []
-    for model, curve in curves.items():
-        trials = [
-            {"point": {"schedule.learning_rate": rate}, "valid_ppl": ppl, "runs": [f"made-up/{model}-{rate}/1-00"]}
-            for rate, ppl in curve.items()
-        ]
-        choices.append({"dataset": "made-up", "model": model, "curve": trials})
-    return replace(own, tuned=tuple(choices))
+
+    def trial(model: str, rate: int, ppl: float | None) -> dict:
+        return {"point": {"schedule.learning_rate": rate}, "valid_ppl": ppl, "runs": [f"made-up/{model}-{rate}/1-00"]}
+
+    trials = {model: [trial(model, *point) for point in curve.items()] for model, curve in curves.items()}
+    return replace(own, tuned=tuple({"dataset": "made-up", "model": model, "curve": trials[model]} for model in curves))
 
 
 @pytest.mark.parametrize("other", [70.0, None])  # a diverged trial bounds the search, too
@@ -166,33 +164,31 @@ def test_costs_stand_beside_the_change_and_time_needs_a_shared_machine() -> None
 
 
 def test_a_ratio_of_times_is_of_the_lowest_of_three_runs_and_machines_are_not_averaged() -> None:
-    def on(machine: str, n: int, seconds: float) -> list:
+    def on(machine: str, n: int, ratio: float = 1.5) -> list:
         return [
             study(f"{head}{machine}{seed}", machine=machine, **{head: Trained(
-                head=head, ppl=[50], seeds=[seed], metrics={"sec_per_epoch": seconds * factor * (1 + seed)})})
-            for head, factor in (("softmax", 1.0), ("mos", 1.5)) for seed in range(n)
+                head=head, ppl=[50], seeds=[seed], metrics={"sec_per_epoch": 2 * factor * (1 + seed)})})
+            for head, factor in (("softmax", 1.0), ("mos", ratio)) for seed in range(n)
         ]  # fmt: skip
 
-    assert only(on("CPU", 3, 2.0)).time == "1.5"
-    few = only(on("CPU", 2, 2.0))
+    assert only(on("CPU", 3)).time == "1.5"
+    few = only(on("CPU", 2))
     assert few.time == "—" and [*few.times(1).values()] == pytest.approx([1.5])
-    both = only([*on("A CPU", 3, 2.0), *study_pair("B CPU", 4.0)])
+    both = only([*on("A CPU", 3), *on("B CPU", 3, 4.0)])
     assert both.time == "1.5 to 4.0" and contrasts.time_range([both, few]) == "1.5 to 4.0"
-    gpu = only([*on("NVIDIA H200, Xeon", 3, 2.0), *on("Xeon", 1, 2.0)])
+    gpu = only([*on("NVIDIA H200, Xeon", 3), *on("Xeon", 1)])
     assert re.findall(r"\d\.\d", gpu.time) == ["1.5", "1.5"] and "H200" in gpu.time
-
-
-def study_pair(machine: str, ratio: float) -> list:
-    models = {"softmax": Trained(ppl=near(50)),
-              "mos": Trained(head="mos", ppl=near(50), metrics={"sec_per_epoch": 10 * ratio})}  # fmt: skip
-    return [study(f"pair{head}", machine=machine, **{head: model}) for head, model in models.items()]
+    two_threads = [
+        replace(own, settings={key: replace(run, threads=2) for key, run in own.settings.items()})
+        for own in on("NVIDIA H200, Xeon", 3, 4.0)
+    ]
+    assert only([*on("NVIDIA H200, Xeon", 3), *two_threads]).time == "NVIDIA H200 1.5 to 4.0"
 
 
 def test_settings_differ_in_width_and_epochs_and_not_in_inner_width() -> None:
     models = {f"{head}_{width}_{epochs}": Trained(head=head, ppl=near(50), width=width, epochs=epochs)
         for head, width, epochs in product(("softmax", "mos"), (32, 64), (10, 20))}  # fmt: skip
-    inner = {"parameters": 1.2e6}
-    wide = study("wide", mos=Trained(head="mos", ppl=near(40), inner=256, metrics=inner))
+    wide = study("wide", mos=Trained(head="mos", ppl=near(40), inner=256, metrics={"parameters": 1.2e6}))
     found = contrasts.against_baseline(contrasts.samples([study("many", **models), wide]), "MoS", MOS, SOFTMAX)
     assert len({one.setting for one in found}) == len(found) == 4
     assert all(one.is_equal_size and one.change == pytest.approx(0) for one in found)  # the size nearest the softmax's
@@ -211,15 +207,10 @@ def test_options_are_matched_in_the_order_of_preference() -> None:
 
 
 def test_the_rival_at_equal_time_is_the_best_validated_softmax_that_is_no_slower() -> None:
-    def seconds(value: float) -> dict[str, float]:
-        return {"sec_per_epoch": value}
-
-    wide = study(
-        softmax=Trained(ppl=near(50), metrics=seconds(10)),
-        softmax_64=Trained(ppl=near(46), width=64, metrics=seconds(20)),
-        softmax_100=Trained(ppl=near(40), width=100, metrics=seconds(40)),  # too slow
-        mos=Trained(head="mos", ppl=near(45), metrics=seconds(30)),
-    )
+    slow, slower, slowest = ({"sec_per_epoch": seconds} for seconds in (20, 30, 40))  # the softmax takes 10 s
+    wide = study(softmax=Trained(ppl=near(50)), softmax_64=Trained(ppl=near(46), width=64, metrics=slow),
+                 softmax_100=Trained(ppl=near(40), width=100, metrics=slowest),
+                 mos=Trained(head="mos", ppl=near(45), metrics=slower))  # fmt: skip
     found = contrasts.samples([wide])
     (mos,) = contrasts.against_baseline(found, "MoS", MOS, SOFTMAX)
     rival = contrasts.at_equal_time(found, mos)
@@ -240,13 +231,19 @@ def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_th
     first, second = (stats.ttest_ind(own, logs[2], equal_var=False).pvalue for own in logs[:2])
     smaller = min(first, second)
     assert [one.p for one in found] == pytest.approx([max(first, 2 * smaller), 2 * smaller])
+    partly = study("plan", machine="GPU", softmax=Trained(ppl=near(50)))  # another archive, without most models
+    assert len(contrasts.named_contrasts(contrasts.samples([one, partly]), [one, partly], lists, {}, {})) == 2
+    moc, mos = (one.contrast for one in found)
+    interleaved = contrasts.families([("plan", moc), ("other", moc), ("plan", mos)])
+    assert [(one.study, one.tests) for one in interleaved] == [("plan", 2), ("plan", 2), ("other", 1)]
+    assert [one.p for one in interleaved] == pytest.approx([max(first, 2 * smaller), 2 * smaller, first])
 
 
 def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound(shipped) -> None:
     """A theorem, so a test of the code: the log-probabilities of Softmax and MoC have rank d + 2 at most."""
     found = contrasts.samples(archive.load_all())
     ranks = [
-        (run.values["rank_press"], model.setting.facts["embedding_size"] + 2)
+        (run.values["rank_press"], model.setting.width + 2)
         for model, sample in found.items() if model.head in ("softmax", "moc")
         for run in sample.runs if "rank_press" in run.values
     ]  # fmt: skip

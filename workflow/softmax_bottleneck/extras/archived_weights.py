@@ -24,8 +24,7 @@ from softmax_bottleneck.jobs.out_of_memory import as_out_of_memory_error
 from softmax_bottleneck.measuring.perplexity import hidden_states, losses
 from softmax_bottleneck.measuring.spectrum import spectra
 from softmax_bottleneck.ranks import rank_report
-from softmax_bottleneck.report import archive
-from softmax_bottleneck.report.archive_file import ENDING as ARCHIVE
+from softmax_bottleneck.report import archive, archive_file
 from softmax_bottleneck.report.archive_file import FIX
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import DataError, UserError
@@ -43,7 +42,7 @@ PERPLEXITY, RANK, RANK_AT_LEAST = 0.001, 0.01, 2
 
 def file_of(archived: Path) -> Path:
     """Return the path of the weights of an archive file."""
-    return archived.with_name(archived.name.removesuffix(ARCHIVE) + ENDING)
+    return archived.with_name(archived.name.removesuffix(archive_file.ENDING) + ENDING)
 
 
 def write(study: Study, archived: Path) -> Path:
@@ -60,50 +59,58 @@ def write(study: Study, archived: Path) -> Path:
             if not half.isfinite().all():
                 raise DataError(f"{path}: {name}: not finite in float16. Expected weights below 65,504 in size")
     corpora = {name: _reference(study, name) for name in dict.fromkeys(states["dataset"])}
-    metadata = {"corpora": json.dumps(corpora, sort_keys=True)}
-    artefacts.write_bytes(file_of(archived), safetensors.torch.save(tensors, metadata))
-    return file_of(archived)
+    file, metadata = file_of(archived), {"corpora": json.dumps(corpora, sort_keys=True)}
+    artefacts.write_bytes(file, safetensors.torch.save(tensors, metadata))
+    return file
 
 
 def _reference(study: Study, name: str) -> dict[str, Any]:
     """Return what identifies a corpus and the contexts of its ranks."""
-    facts = artefacts.read_json(study.store.tokens_folder(name) / corpus.VOCABULARY_FILE)
-    kept = {key: facts[key] for key in ("token_sha256", "tokens", "vocabulary_size")}
-    return kept | {"rank_contexts": study.datasets[name].rank_contexts}
+    content = artefacts.read_json(study.store.tokens_folder(name) / corpus.VOCABULARY_FILE)
+    identity = ("token_sha256", "tokens", "vocabulary_size")
+    return {key: content[key] for key in identity} | {"rank_contexts": study.datasets[name].rank_contexts}
 
 
 def check_parameters(study: archive.FinishedStudy, where: Path) -> None:
-    """Raise UserError if a run has another number of parameters than a model with its settings."""
+    """Check that every run has as many parameters as a model with its settings.
+
+    The size of the vocabulary is the recorded number of columns (`rank_columns`); a run without it is not checked.
+
+    Raises:
+        UserError: the numbers differ. The message names `where`, the file of the archive.
+    """
     for (dataset, name), run in study.settings.items():
         words = study.records.values(dataset, name, "rank_columns")
         for seed, count in study.records.values(dataset, name, "parameters").items():
-            expected = parameters(run, int(words[seed])) if seed in words else count
-            if count != expected:
+            if seed in words and count != (expected := parameters(run, int(words[seed]))):
                 problem = f"{where}: rows: {dataset}/{name}/{seed}: parameters contradict its settings"
                 raise UserError(f"{problem} (got {count:g}). Expected {expected}. {FIX}")
 
 
 def measure_again(archived: Path, store: paths.Store) -> Iterator[tuple[str, dict[str, tuple[float, float]]]]:
-    """Yield (path of a run, {metric: (its value from the float16 weights, the archived value)}) of all stored runs.
+    """Yield (path of a run, {metric: (its value from the float16 weights, the archived value)}) of all finished runs.
 
     Raises:
-        DataError: the weights or the tokens of a corpus are missing, damaged, or of another archive or text.
+        DataError: the weights of a run or the tokens of a corpus are missing, damaged, or of another archive or text.
         UserError, MemoryExhaustedError: the memory of the GPU or of the machine is too small.
     """
     study, file = archive.load(archived), artefacts.checked(file_of(archived))
-    runs = {row["path"]: row for row in study.records.states.to_dict("records")}
+    runs = {row["path"]: row for row in study.records.states.to_dict("records") if row["state"] == "ok"}
     try:
         with safetensors.safe_open(file, "pt") as stored:
-            corpora, names = json.loads(stored.metadata()["corpora"]), sorted(stored.keys())
-            for path, group in groupby(names, key=lambda name: name.rpartition("/")[0]):
+            corpora = json.loads(stored.metadata()["corpora"])
+            names = [name.rpartition("/") for name in sorted(stored.keys())]
+            if lacking := runs.keys() - {path for path, _, _ in names}:
+                raise ValueError(f"{min(lacking)}: no weights")
+            for path, group in groupby(names, key=lambda name: name[0]):
                 row = runs[path]
                 run = replace(study.settings[row["dataset"], row["model"]], seed=int(row["seed"]))
-                weights = {name.rpartition("/")[2]: stored.get_tensor(name).float() for name in group}
+                weights = {name: stored.get_tensor(f"{path}/{name}").float() for _, _, name in group}
                 if not all(tensor.isfinite().all() for tensor in weights.values()):
                     raise ValueError(f"{path}: a weight is not finite")
                 measured = _measure(run, weights, corpora[run.dataset], store)
-                numbers = {name: study.records.values(run.dataset, run.model, name)[run.seed] for name in measured}
-                yield path, {name: (value, numbers[name]) for name, value in measured.items()}
+                numbers = {metric: study.records.values(run.dataset, run.model, metric) for metric in measured}
+                yield path, {metric: (value, numbers[metric][run.seed]) for metric, value in measured.items()}
     except (safetensors.SafetensorError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         damaged = DataError(f"{file}: not the weights of this archive ({error!r:.200}). {FIX}")
         raise (as_out_of_memory_error(error, file) or damaged) from None

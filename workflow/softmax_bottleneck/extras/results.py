@@ -7,16 +7,19 @@ progress.
 import argparse
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from softmax_bottleneck.extras import interim
 from softmax_bottleneck.jobs.locks import acquire_lock
-from softmax_bottleneck.records import records, verify
-from softmax_bottleneck.report import archive, claims, compare, contents
+from softmax_bottleneck.records import metrics, records, verify
+from softmax_bottleneck.report import archive, claims, compare
+from softmax_bottleneck.report.numbers import spread
 from softmax_bottleneck.report.side_by_side import as_text, side_by_side
+from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.store import errors, paths, progress
-from softmax_bottleneck.study import Study
+from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean
 
 
 def _records(study: Study) -> records.Records:
@@ -63,12 +66,53 @@ def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) 
 
 
 def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Print how a number of the report was measured; `options.number` names it as `<corpus>/<model>/<metric>`.
+    """Print how a number of the report was measured, or all numbers of a table.
 
-    Printed are the definition of the metric, mean and standard deviation, and for each run the seed, the value, and
-    the result file with its sha256.
+    `options.number` names the number as `<corpus>/<model>/<metric>`, such as `ptb/mos/test_ppl`, or the table as
+    `Table 3` or `parthiban2021-table3`.
+
+    Raises:
+        UserError: the records have no number and the study no table of this name.
     """
-    print("\n".join(contents.lookup(study, _records(study), options.number)))
+    results, name = _records(study), options.number
+    tables = [e for e in study.experiments if name.lower() in (e.id, *e.artefact.lower().split(" and "))]
+    lines = [line for table in tables for line in _numbers_of(table, study, results)]
+    print("\n".join(lines or _runs_behind(name, study, results)))
+
+
+def _numbers_of(table: PlannedExperiment, study: Study, results: records.Records) -> Iterator[str]:
+    """Yield a table's title, then a line with mean, standard deviation and n per model, metric and condition."""
+    yield f"{table.id}: {table.title}: results/{study.name}/{table.kind}s/{table.id}.csv"
+    rows = results.rows[(results.rows["run_id"] != "") & results.rows["model"].isin(table.models)]
+    for metric in dict.fromkeys(column.metric for column in table.columns):
+        of_metric = rows[rows["dataset"].isin(table.datasets) & (rows["metric"] == metric)]
+        for (*keys, condition), group in records.groups(of_metric, "dataset", "model", "metric", "condition"):
+            yield f"  {'/'.join(keys)} {condition}".rstrip() + f": {_mean_text(group['value'], metric)}"
+
+
+def _runs_behind(name: str, study: Study, results: records.Records) -> Iterator[str]:
+    """Yield the definition of a metric, then the mean and the runs behind it, for every condition.
+
+    The line of a run has its seed, the value, the result file and the file's sha256.
+    """
+    rows, metric = results.rows[results.rows["run_id"] != ""], name.rpartition("/")[2]
+    names = rows["dataset"] + "/" + rows["model"] + "/" + rows["metric"]
+    if name not in set(names):
+        raise errors.UserError(f"{name}: {study.name} has no such number{did_you_mean(name, names.unique())}")
+    yield f"{name}: {metrics.find(metric).definition}"
+    folders = results.all_stages.set_index(["run_id", "stage"])["path"].to_dict()
+    for (condition,), group in records.groups(rows[names == name].sort_values("seed"), "condition"):
+        yield f"{condition or 'mean'}: {_mean_text(group['value'], metric)}"
+        for seed, run_id, value in zip(group["seed"], group["run_id"], group["value"], strict=True):
+            stage = condition if (run_id, condition) in folders else ""
+            file = f"{folders[run_id, stage]}/{metrics.find(metric, stage).file}"
+            digest = results.parents.get(file, "")
+            yield f"  seed {seed}: {value!r}  results/runs/{file}" + (f"  sha256 {digest}" if digest else "")
+
+
+def _mean_text(values: Iterable[float], metric: str) -> str:
+    summary = Summary.of(values)
+    return f"{spread(summary.mean, summary.sd, metrics.find(metric).digits)} (n = {summary.n})"
 
 
 def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:

@@ -5,7 +5,7 @@ records and the published numbers, without run folders. The module `page` embeds
 """
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,17 @@ import pandas as pd
 import yaml
 
 from softmax_bottleneck.heads.registry import declarations
-from softmax_bottleneck.records import metrics, records
+from softmax_bottleneck.records import records
 from softmax_bottleneck.report import archive, archived_cells, claims, compare, contrasts, findings, plots, views
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.head_table import head_table
-from softmax_bottleneck.report.numbers import number, spread
+from softmax_bottleneck.report.numbers import number
 from softmax_bottleneck.report.page import table_page
 from softmax_bottleneck.report.side_by_side import as_text, side_by_side
 from softmax_bottleneck.report.source import label, paper_study, published_dataset
-from softmax_bottleneck.statistics.samples import Summary
 from softmax_bottleneck.store import artefacts, provenance
-from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import PUBLISHED, ROOT
-from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, load_experiment
+from softmax_bottleneck.study import PlannedExperiment, Study, load_experiment
 
 # Source of an experiment -> title and description of its chapter, in the order of the page.
 CHAPTERS: Mapping[str, Mapping[str, str]] = yaml.safe_load((ROOT / "report" / "chapters.yaml").read_bytes())
@@ -47,33 +45,9 @@ def write(study: Study, folder: Path) -> None:
             its option does not allow.
         DataError: the records are damaged.
     """
-    results = records.load(folder)
-    show_archived = not study.is_of_own_texts and archive.archived_runs()
-    near = study.file.resolve().parent
-    archived = [PlannedExperiment.of(load_experiment(name, near)) for name in ARCHIVED if show_archived]
-    trained = tuple(model for model in plots.PALETTE if model in study.labels)
-    drawn = PlannedExperiment.of(load_experiment(CURVES, ROOT / "config"), models=trained, datasets=(*study.datasets,))
-    experiments = (*([drawn] if trained else []), *study.experiments, *archived)
-    known = declarations()
+    results, known = records.load(folder), declarations()
     heads = {run.model: known[run.head.name].label for run in (*study.runs, *study.searched)}
-    entries = []  # what the page shows around tables and figures, such as title and caption
-    for experiment in experiments:
-        path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
-        facts = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
-        facts["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
-        shown = views.build(study, experiment, results)
-        if isinstance(shown, Table):
-            shown = shown if study.is_of_own_texts else archived_cells.fill(shown, study)
-            artefacts.write_text(path.with_suffix(".html"), table_page(shown, heads, archive.called(study.file)))
-            if experiment in study.experiments:  # the tables of archived runs do not count as the study's
-                facts["published_cells"] = shown.published_cells
-        else:
-            artefacts.write_text(path.with_suffix(".svg"), shown.svg)
-            lines = shown.csv.count("\n") - 1
-            about = f"the figure that the caption describes; its {lines:,} lines of data follow"
-            facts["alt"] = f"{experiment.title}: {about}."
-        artefacts.write_text(path, shown.csv)
-        entries.append(facts | {"caption": shown.caption, "note": shown.note})
+    entries = [_write_entry(study, experiment, results, heads, folder) for experiment in _experiments(study)]
     judged = claims.to_json(study, results, claims.ledger(results, claims.of_study(study), study))
     artefacts.write_json(folder / "claims.json", judged)
     page = page_of(study, results, entries, judged["claims"])
@@ -81,6 +55,40 @@ def write(study: Study, folder: Path) -> None:
     artefacts.write_text(folder / "figures" / "overview.svg", overview.svg())
     artefacts.write_text(folder / "figures" / "overview.csv", overview.csv)
     artefacts.write_json(folder / "page.json", page | {"heads": heads, "overview": findings.printed_picture(overview)})
+
+
+def _experiments(study: Study) -> list[PlannedExperiment]:
+    """Return the experiments of a report: training curves, those of the study, and tables of archived runs."""
+    models = tuple(model for model in plots.PALETTE if model in study.labels)
+    curves = PlannedExperiment.of(load_experiment(CURVES, ROOT / "config"), models=models, datasets=(*study.datasets,))
+    experiments = [curves, *study.experiments] if models else [*study.experiments]
+    if not study.is_of_own_texts and archive.archived_runs():
+        experiments += [PlannedExperiment.of(load_experiment(name, study.file.resolve().parent)) for name in ARCHIVED]
+    return experiments
+
+
+def _write_entry(
+    study: Study, experiment: PlannedExperiment, results: records.Records, heads: Mapping[str, str], folder: Path
+) -> dict[str, Any]:
+    """Write a table or figure; return what the page shows around it, such as title and caption.
+
+    `heads` is {model: label of its head}.
+    """
+    path = folder / f"{experiment.kind}s" / f"{experiment.id}.csv"
+    entry = {key: getattr(experiment, key) for key in ("id", "kind", "source", "artefact", "title")}
+    entry["void"] = experiment.needs if experiment.is_void and not experiment.quotes else ""
+    content = views.build(study, experiment, results)
+    if isinstance(content, Table):
+        content = content if study.is_of_own_texts else archived_cells.fill(content, study)
+        artefacts.write_text(path.with_suffix(".html"), table_page(content, heads, archive.called(study.file)))
+        if experiment in study.experiments:  # the tables of archived runs do not count as the study's
+            entry["published_cells"] = content.published_cells
+    else:
+        artefacts.write_text(path.with_suffix(".svg"), content.svg)
+        lines = content.csv.count("\n") - 1
+        entry["alt"] = f"{experiment.title}: the figure that the caption describes; its {lines:,} lines of data follow."
+    artefacts.write_text(path, content.csv)
+    return entry | {"caption": content.caption, "note": content.note}
 
 
 def page_of(
@@ -135,9 +143,9 @@ def chapters(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     parts: dict[str, dict[str, Any]] = {name: {"entries": [], "absent": {}} for name in CHAPTERS}
     for entry in entries:
         part = parts[entry["source"]]
-        home = part["absent"].setdefault(entry["void"], []) if entry["void"] else part["entries"]
-        home.append(entry)
-    papers = {name: re.match(r"(\w+).* (\d{4})$", about["title"]) for name, about in CHAPTERS.items()}
+        group = part["absent"].setdefault(entry["void"], []) if entry["void"] else part["entries"]
+        group.append(entry)
+    papers = {name: re.match(r"(\w+).* (\d{4})$", title) for name, title in SOURCE_TITLES.items()}
     short = {name: f"{paper[1]} {paper[2]}, " if paper else "" for name, paper in papers.items()}
     shown = {name: part for name, part in parts.items() if part["entries"]}
     return [{"id": f"chapter-{name}", "paper": short[name], **CHAPTERS[name], **part} for name, part in shown.items()]
@@ -149,19 +157,18 @@ def gaps(study: Study, results: records.Records) -> list[str]:
     Runs whose state is not `ok` share a line if corpus, model, stage, state and reason are the same. As long as
     the step `synthetic` has no results, a line follows for each experiment that shows results of this step.
     """
-    every, lines = results.all_stages, []
+    unfinished, lines = results.all_stages.query("state != 'ok'"), []
     keys = ("dataset", "model", "stage", "state", "reason")
-    for (dataset, model, stage, state, reason), group in records.groups(every[every["state"] != "ok"], *keys):
+    for (dataset, model, stage, state, reason), group in records.groups(unfinished, *keys):
         seeds = ", ".join(map(str, group["seed"]))
-        after = f", {STAGE_WORDS[stage]}" if stage else ""
-        where = f"{label(study, model)}{after} on {study.datasets[dataset].title}"
-        total = len(results.planned(dataset, model, stage))
-        lines.append(f"{where}: {len(group)} of {total} {state}, seed {seeds}" + (f" ({reason})" if reason else ""))
+        name = ", ".join(filter(None, [label(study, model), STAGE_WORDS[stage]]))
+        runs = f"{len(group)} of {len(results.planned(dataset, model, stage))} {state}, seed {seeds}"
+        lines.append(f"{name} on {study.datasets[dataset].title}: {runs}" + (f" ({reason})" if reason else ""))
     for tuned in (tuned for tuned in study.shown_tuned if not tuned.choice):
         (dataset, model), count = tuned.key, len(tuned.expected)
         lines.append(f"{label(study, model)} on {study.datasets[dataset].title}: {count} runs follow its search")
-    undrawn = [e for e in study.experiments if e.is_synthetic and results.synthetic.empty]
-    return lines + [f"{e.artefact} of {SOURCE_TITLES[e.source]}: not drawn yet" for e in undrawn]
+    undrawn = [experiment for experiment in study.experiments if experiment.is_synthetic and results.synthetic.empty]
+    return lines + [f"{entry.artefact} of {SOURCE_TITLES[entry.source]}: not drawn yet" for entry in undrawn]
 
 
 # --- runs ----------------------------------------------------------------------------------------------------------
@@ -187,9 +194,8 @@ def run_tables(study: Study, results: records.Records) -> list[dict[str, Any]]:
             models.append(names | {"runs": runs, "unlike_published": unlike_published(study, dataset, model)})
         models.sort(key=lambda model: all(run["state"] == "ok" for run in model["runs"]))
         trained = states[states["stage"] == ""].drop_duplicates("path")
-        complete = int((trained["state"] == "ok").sum())
-        title = study.datasets[dataset].title
-        parts.append({"title": title, "models": models, "complete": complete, "planned": len(trained)})
+        counts = {"complete": int((trained["state"] == "ok").sum()), "planned": len(trained)}
+        parts.append({"title": study.datasets[dataset].title, "models": models} | counts)
     return parts
 
 
@@ -213,15 +219,17 @@ def unlike_published(study: Study, dataset: str, model: str) -> list[str]:
     config/paper.yaml has no run to compare.
     """
     published = published_dataset(study.datasets[dataset])
-    sides = ((study.runs, dataset), (paper_study().runs, published))
-    runs = [next((r for r in runs if (r.dataset, r.model) == (place, model)), None) for runs, place in sides]
-    if None in runs:
+    ours = next((run for run in study.runs if (run.dataset, run.model) == (dataset, model)), None)
+    theirs = next((run for run in paper_study().runs if (run.dataset, run.model) == (published, model)), None)
+    if not (ours and theirs):
         return [NO_COUNTERPART]
-    ours, theirs = (pd.json_normalize(run.settings).iloc[0].drop("data_identity").to_dict() for run in runs if run)
+    values, printed = (
+        pd.json_normalize(run.settings).iloc[0].drop("data_identity").to_dict() for run in (ours, theirs)
+    )
     lines = [] if study.datasets[dataset].published_as else [f"corpus {dataset}, published {published}"]
-    for name, value in ours.items():
-        if theirs.get(name) != value:
-            lines.append(f"{str(name).rpartition('.')[2]} {value}, published {theirs.get(name, 'without')}")
+    for name, value in values.items():
+        if printed.get(name) != value:
+            lines.append(f"{str(name).rpartition('.')[2]} {value}, published {printed.get(name, 'without')}")
     return lines
 
 
@@ -256,20 +264,20 @@ def provenance_of(study: Study, results: records.Records) -> dict[str, Any]:
 
 def facts_of(study: Study, results: records.Records) -> list[tuple[str, str]]:
     """Return the provenance as (label, text) pairs for readers: corpora, code, versions, hardware, files and time."""
-    facts = []
+    corpora = []
     for name, corpus in results.corpora.items():
         tokens = ", ".join(f"{split} {corpus['tokens'][split]:,}" for split in ("train", "valid", "test"))
         text = f"{tokens} tokens; {corpus['vocabulary_size']:,} words; sha256 {corpus['token_sha256'][:16]}"
-        facts.append((study.datasets[name].title, ". ".join([text, *corpus.get("doubts", [])])))
-    git = [block["git"] for block in results.environments if block.get("git")]
-    versions = [block.get("versions", {}) for block in results.environments]
+        corpora.append((study.datasets[name].title, ". ".join([text, *corpus.get("doubts", [])])))
+    code = (block["git"] for block in results.environments if block.get("git"))
+    commits = (f"commit {git.get('commit')}{' (uncommitted changes)' if git.get('dirty') else ''}" for git in code)
+    packages = (block.get("versions", {}).items() for block in results.environments)
     trained = results.states.drop_duplicates("path").dropna(subset=["wall_s"])  # a run under two labels counts once
     damage = "; ".join(f"{finding['file']}: {finding['words']}" for finding in results.verification.get("findings", ()))
-    commits = (f"commit {g.get('commit')}{' (uncommitted changes)' if g.get('dirty') else ''}" for g in git)
     return [
-        *facts,
+        *corpora,
         ("Code", _distinct(commits)),
-        ("Versions", _distinct(", ".join(f"{name} {number}" for name, number in own.items()) for own in versions)),
+        ("Versions", _distinct(", ".join(f"{name} {version}" for name, version in block) for block in packages)),
         ("Hardware", _distinct(sorted(set(results.states["hardware"])) or [archive.machines(results)])),
         *(("Mixed hardware", warning) for warning in results.hardware_warnings()),
         ("Files read", f"{len(results.parents)} result files, each checked against its sha256"),
@@ -296,58 +304,15 @@ def finished_study(study: Study, results: records.Records, judged: list[dict[str
 
     `judged` is the list under `claims` in claims.json: a dict per claim and corpus, with the verdict.
     """
-    titles = {name: dataset.title for name, dataset in study.datasets.items()}
-    settings = {(run.dataset, run.model): run for run in study.runs}
-    facts = (study.name, study.title, archive.machines(results), titles, judged, results)
-    tuned = tuple(dict(one.choice) for one in study.shown_tuned if one.choice)
-    return archive.FinishedStudy(study.name, *facts, tuned=tuned, contrasts=study.contrasts, settings=settings)
-
-
-def lookup(study: Study, results: records.Records, name: str) -> Iterator[str]:
-    """Yield lines of text that trace a number of the report to the runs and files behind it.
-
-    The first line defines the metric. Then each condition of the metric has a line with mean and standard deviation,
-    followed by a line per run with the seed, the value, the result file and the file's sha256.
-
-    Args:
-        study: the study.
-        results: the records of the study.
-        name: the name of the number, as `<corpus>/<model>/<metric>`, such as `ptb/mos/test_ppl`; or a table
-            whose numbers are listed, as `Table 3` or `parthiban2021-table3`.
-
-    Raises:
-        UserError: the records have no number and the study no table of this name.
-    """
-    rows = results.rows[results.rows["run_id"] != ""]
-    if tables := [one for one in study.experiments if name.lower() in (one.id, *one.artefact.lower().split(" and "))]:
-        for table in tables:
-            yield f"{table.id}: {table.title}: results/{study.name}/{table.kind}s/{table.id}.csv"
-            yield from _numbers_of(table, rows)
-        return
-    names = rows["dataset"] + "/" + rows["model"] + "/" + rows["metric"]
-    chosen, metric = rows[names == name].sort_values("seed"), name.rpartition("/")[2]
-    if chosen.empty:
-        raise UserError(f"{name}: {study.name} has no such number{did_you_mean(name, names.unique())}")
-    yield f"{name}: {metrics.find(metric).definition}"
-    paths = results.all_stages.set_index(["run_id", "stage"])["path"].to_dict()
-    for (condition,), lines in records.groups(chosen, "condition"):
-        yield f"{condition or 'mean'}: {_mean_text(lines, metric)}"
-        for seed, run_id, value in zip(lines["seed"], lines["run_id"], lines["value"], strict=True):
-            stage = condition if (run_id, condition) in paths else ""
-            file = f"{paths[run_id, stage]}/{metrics.find(metric, stage).file}"
-            digest = results.parents.get(file, "")
-            yield f"  seed {seed}: {value!r}  results/runs/{file}" + (f"  sha256 {digest}" if digest else "")
-
-
-def _numbers_of(table: PlannedExperiment, rows: pd.DataFrame) -> Iterator[str]:
-    """Yield a line with mean, standard deviation and n for each model, metric and condition of a table."""
-    shown = rows[rows["dataset"].isin(table.datasets) & rows["model"].isin(table.models)]
-    for metric in dict.fromkeys(column.metric for column in table.columns):
-        of_metric = shown[shown["metric"] == metric]
-        for (*place, condition), lines in records.groups(of_metric, "dataset", "model", "metric", "condition"):
-            yield f"  {'/'.join(place)} {condition}".rstrip() + f": {_mean_text(lines, metric)}"
-
-
-def _mean_text(lines: pd.DataFrame, metric: str) -> str:
-    mean = Summary.of(lines["value"])
-    return f"{spread(mean.mean, mean.sd, metrics.find(metric).digits)} (n = {mean.n})"
+    return archive.FinishedStudy(
+        name=study.name,
+        study=study.name,
+        title=study.title,
+        hardware=archive.machines(results),
+        corpora={name: dataset.title for name, dataset in study.datasets.items()},
+        claims=judged,
+        records=results,
+        tuned=tuple(dict(tuned.choice) for tuned in study.shown_tuned if tuned.choice),
+        contrasts=study.contrasts,
+        settings={(run.dataset, run.model): run for run in study.runs},
+    )

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
@@ -29,7 +29,7 @@ EQUAL_SIZE = 0.01  # relative difference of parameters; chosen after the runs, a
 EQUAL_TIME = 0.05  # relative difference of seconds per epoch
 TIMED = 3  # runs of each side on a machine that a ratio of times needs; chosen after the runs
 SHAPE = ("hidden_size", "context_size")  # of a body; they make up for the parameters of a head
-RATE = "learning_rate"
+RATE, WIDTH, SECONDS = "learning_rate", "embedding_size", "sec_per_epoch"
 NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-sgd": "", "nt-asgd": "NT-ASGD"}
 
 
@@ -42,7 +42,7 @@ def corpus_of(dataset: str) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """The setting that two contrasted heads share.
+    """The setting that contrasted heads share.
 
     Attributes:
         dataset: the name of the dataset.
@@ -58,14 +58,19 @@ class Setting:
     is_synthetic: bool = field(default=False, compare=False)
 
     @cached_property
-    def facts(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """The settings of body and schedule by name."""
         return {**json.loads(self.body), **json.loads(self.schedule)}
 
     @property
+    def width(self) -> int:
+        """The width of the word vectors."""
+        return int(self.values[WIDTH])
+
+    @property
     def is_lstm(self) -> bool:
         """True if the body is an LSTM."""
-        return bool(self.facts["kind"] == "awd-lstm")
+        return bool(self.values["kind"] == "awd-lstm")
 
     @property
     def label(self) -> str:
@@ -75,14 +80,15 @@ class Setting:
     @property
     def labels(self) -> list[str]:
         """Texts for the setting: without sizes, with its width, with its epochs, and with both."""
-        facts = self.facts
-        sizes = [f"d = {facts['embedding_size']}", f"{facts['epochs']} epochs"]
-        parts = [NAMES.get(facts[key], facts[key]) for key in ("kind", "optimizer")]
-        parts += [f"noise {facts['embedding_noise']:g}"] if facts["embedding_noise"] else []
-        parts += ["tied"] if facts["tied"] and not self.is_lstm else []
-        title = self.title.removeprefix("The ")
-        known = [title[:1].upper() + title[1:], *filter(None, parts)]
-        return [", ".join([known[0], *shown, *known[1:]]) for shown in ([], sizes[:1], sizes[1:], sizes)]
+        values, title = self.values, self.title.removeprefix("The ")
+        width, epochs = f"d = {self.width}", f"{values['epochs']} epochs"
+        details = [NAMES.get(values[key], values[key]) for key in ("kind", "optimizer")]
+        details += [f"noise {values['embedding_noise']:g}"] if values["embedding_noise"] else []
+        details += ["tied"] if values["tied"] and not self.is_lstm else []
+        parts = (
+            [title[:1].upper() + title[1:], *sizes, *details] for sizes in ([], [width], [epochs], [width, epochs])
+        )
+        return [", ".join(filter(None, texts)) for texts in parts]
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class Model:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainedRun:
     """A finished run: its study, seed, machine and learning rate, and {metric: value}; a diverged run has no values."""
 
@@ -108,16 +114,24 @@ class TrainedRun:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """All archived runs of a model, with the learning rate and the seeds that the rules choose among them."""
+    """All archived runs of a model, with the learning rate and the seeds that the rules choose among them.
+
+    Attributes:
+        model, runs: the model and its runs.
+        searched: {learning rate: log validation perplexity} of the searches for its rate; empty without a search.
+        search_seeds: the seeds of these searches.
+        left_out: the seeds that chose other settings of the model.
+    """
 
     model: Model
     runs: Sequence[TrainedRun]
-    searched: Mapping[float, float] = field(default_factory=dict)  # log validation perplexities of a search by rate
+    searched: Mapping[float, float] = field(default_factory=dict)
     search_seeds: frozenset[int] = frozenset()
-    left_out: frozenset[int] = frozenset()  # seeds that chose the settings of this model
+    left_out: frozenset[int] = frozenset()
 
-    def _logs(self, metric: str, rate: float) -> dict[int, float]:
-        runs = [run for run in self.runs if run.rate == rate and run.seed not in self.left_out]
+    def _logs(self, metric: str, rate: float, without: Set[int] = frozenset()) -> dict[int, float]:
+        """Return {seed: logarithm of a metric} at a learning rate, without some seeds; inf for a diverged run."""
+        runs = [run for run in self.runs if run.rate == rate and run.seed not in self.left_out | without]
         return per_seed((run.seed, run.machine, math.log(run.values.get(metric, INF))) for run in runs)
 
     @cached_property
@@ -130,13 +144,9 @@ class Sample:
         losses = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
         if not self.searched:
             return choose(losses)
-        tried = tuple(sorted({*losses, *self.searched}))
-        best = min(self.searched, key=lambda rate: self.searched[rate])
-        others = {
-            rate: {seed: loss for seed, loss in own.items() if seed not in self.search_seeds}
-            for rate, own in losses.items()
-        }
-        return Choice(confirmed(best, others), tried, self.search_seeds)
+        best = min(self.searched, key=self.searched.__getitem__)
+        of_others = {rate: self._logs(VALID_PPL, rate, self.search_seeds) for rate in losses}
+        return Choice(confirmed(best, of_others), tuple(sorted({*losses, *self.searched})), self.search_seeds)
 
     @cached_property
     def log_ppl(self) -> dict[int, float]:
@@ -147,7 +157,7 @@ class Sample:
     @property
     def n_diverged(self) -> int:
         """The number of seeds that diverged at the chosen learning rate."""
-        return sum(math.isinf(value) for value in self._logs(TEST_PPL, self.choice.value).values())
+        return sum(map(math.isinf, self._logs(TEST_PPL, self.choice.value).values()))
 
     @property
     def ppl(self) -> float:
@@ -163,53 +173,60 @@ class Sample:
         for run in self.runs:
             if run.rate == self.choice.value and metric in run.values:
                 by_seed.setdefault(run.seed, []).append(run.values[metric])
-        seeds = [statistics.geometric_mean(values) for values in by_seed.values()]
-        return statistics.geometric_mean(seeds) if seeds else math.nan
+        means = [statistics.geometric_mean(values) for values in by_seed.values()]
+        return statistics.geometric_mean(means) if means else math.nan
 
     @cached_property
     def seconds(self) -> dict[str, list[float]]:
         """{machine with its threads: seconds per epoch of the runs at all learning rates, in ascending order}."""
-        timed = sorted((run.machine, run.values["sec_per_epoch"]) for run in self.runs if "sec_per_epoch" in run.values)
-        groups = itertools.groupby(timed, key=lambda pair: pair[0])
-        return {machine: [seconds for _, seconds in of_machine] for machine, of_machine in groups}
-
-    @property
-    def studies(self) -> list[str]:
-        """The names of the archives with runs at the chosen learning rate."""
-        return sorted({run.study for run in self.runs if run.rate == self.choice.value})
+        timed = [(run.machine, run.values[SECONDS]) for run in self.runs if SECONDS in run.values]
+        machines = sorted({machine for machine, _ in timed})
+        return {name: sorted(seconds for machine, seconds in timed if machine == name) for name in machines}
 
 
 def samples(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
     """Return {model: its sample} of all finished runs whose settings are known."""
-    runs_of: dict[Model, dict[tuple[str, str, float | None], TrainedRun]] = {}
-    searches: dict[Model, tuple[dict[float, float], frozenset[int]]] = {}
+    runs_of: dict[Model, dict[Hashable, TrainedRun]] = {}
+    trials_of: dict[Model, list[Mapping[str, Any]]] = {}
     for study in studies:
         for choice in study.tuned:
-            run = study.settings.get((choice["dataset"], choice["model"]))
-            if run and not _repeats_tokens(run.dataset):
-                curve, seeds = searches.get(model_of(run), ({}, frozenset()))
-                used = {_seed(path) for trial in choice["curve"] for path in trial["runs"]}
-                searches[model_of(run)] = (curve | _curve(choice), seeds | used)
-        synthetic = {data.dataset for data in study.views if data.truth}
-        rows = study.records.rows
-        plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")].set_index("metric")
-        values: dict[str, Any] = {str(run_id): part.to_dict() for run_id, part in plain.groupby("run_id")["value"]}
-        for state in study.records.states.to_dict("records"):
-            run, metrics = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
-            if run is None or _repeats_tokens(run.dataset) or not (TEST_PPL in metrics or state["state"] == "diverged"):
-                continue
-            model = model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
-            machine = f"{state['hardware']}, {run.threads} threads"
-            trained = TrainedRun(study.name, int(state["seed"]), machine, run.schedule.learning_rate, metrics)
-            # Models and studies share runs. A run that was repeated has the same run_id, but other seconds.
-            runs_of.setdefault(model, {})[state["run_id"], machine, metrics.get("sec_per_epoch")] = trained
-    unsearched: tuple[dict[float, float], frozenset[int]] = ({}, frozenset())
-    return {model: Sample(model, [*runs.values()], *searches.get(model, unsearched)) for model, runs in runs_of.items()}
+            if searched := study.settings.get((choice["dataset"], choice["model"])):
+                trials_of.setdefault(model_of(searched), []).extend(choice["curve"])
+        for model, key, run in _trained_runs(study):
+            runs_of.setdefault(model, {})[key] = run
+    return {model: _sample(model, [*runs.values()], trials_of.get(model, ())) for model, runs in runs_of.items()}
 
 
-def _seed(path: str) -> int:
-    """Return the seed in the path of a run, such as 1 for `ptb/mos/1-0123456789ab`."""
-    return int(path.rpartition("/")[2].partition("-")[0])
+def _sample(model: Model, runs: Sequence[TrainedRun], trials: Sequence[Mapping[str, Any]]) -> Sample:
+    """Return the sample of a model from its runs and from the trials of its searches (`archive_file.Choice`).
+
+    Only trials that vary nothing but the learning rate decide it. A diverged trial has the log perplexity inf. A seed
+    is the first number in the last part of a run's path, such as 1 in `ptb/mos/1-0123456789ab`.
+    """
+    rate = f"schedule.{RATE}"
+    of_rate = [(trial["point"][rate], trial.get("valid_ppl")) for trial in trials if trial["point"].keys() == {rate}]
+    searched = {float(value): math.log(ppl) if ppl else INF for value, ppl in of_rate}
+    seeds = frozenset(int(path.rpartition("/")[2].partition("-")[0]) for trial in trials for path in trial["runs"])
+    return Sample(model, runs, searched, seeds)
+
+
+def _trained_runs(study: FinishedStudy) -> Iterator[tuple[Model, Hashable, TrainedRun]]:
+    """Yield (model, key, run) for the finished runs of a study; runs with the same key are the same run.
+
+    Models and studies share runs. A run that was repeated has the same run_id, but other seconds, and counts twice.
+    """
+    synthetic = {data.dataset for data in study.views if data.truth}
+    rows = study.records.rows
+    plain = rows[(rows["condition"] == "") & (rows["run_id"] != "")].set_index("metric")
+    values: dict[str, Any] = {str(run_id): part.to_dict() for run_id, part in plain.groupby("run_id")["value"]}
+    for state in study.records.states.to_dict("records"):
+        run, metrics = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
+        if run is None or _repeats_tokens(run.dataset) or not (TEST_PPL in metrics or state["state"] == "diverged"):
+            continue
+        machine, rate = f"{state['hardware']}, {run.threads} threads", run.schedule.learning_rate
+        trained = TrainedRun(study=study.name, seed=int(state["seed"]), machine=machine, rate=rate, values=metrics)
+        model = model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
+        yield model, (state["run_id"], machine, metrics.get(SECONDS)), trained
 
 
 @cache
@@ -217,13 +234,6 @@ def _repeats_tokens(dataset: str) -> bool:
     """Return True if test perplexity says nothing on a dataset, because its tokens never occur in train."""
     data = bundled_dataset(dataset)
     return bool(data and data.repeat)
-
-
-def _curve(choice: Mapping[str, Any]) -> dict[float, float]:
-    """Return {learning rate: log validation perplexity} of a search that varies nothing else; inf if a run diverged."""
-    trials = [(trial["point"], trial.get("valid_ppl")) for trial in choice["curve"]]
-    rates = [(point[f"schedule.{RATE}"], ppl) for point, ppl in trials if point.keys() == {f"schedule.{RATE}"}]
-    return {float(rate): math.log(ppl) if ppl else INF for rate, ppl in rates}
 
 
 def model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
@@ -237,6 +247,7 @@ def model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
     return Model(setting, run.head.name, canonical_json(defaults | dict(run.head.options)), shape)
 
 
+# --- the change from one head to another ---------------------------------------------------------------------------
 @dataclass(frozen=True, eq=False)
 class Contrast:
     """The change from a baseline to a model, each at its own best tried learning rate."""
@@ -305,20 +316,20 @@ class Contrast:
 
         A ratio is of the lowest seconds of both sides, because a busy machine only slows a run.
         """
-        sides = (self.model.seconds, self.baseline.seconds)
-        shared = sorted(sides[0].keys() & sides[1].keys())
-        known = [name for name in shared if min(len(side[name]) for side in sides) >= least]
-        return {name: sides[0][name][0] / sides[1][name][0] for name in known}
+        model, base = self.model.seconds, self.baseline.seconds
+        timed = [name for name in sorted(model.keys() & base.keys()) if min(len(model[name]), len(base[name])) >= least]
+        return {name: model[name][0] / base[name][0] for name in timed}
 
     @property
     def time(self) -> str:
         """The range of `times` over processors as text, or every machine if one is a GPU; a dash without any."""
-        ratios, timed, few = self.times(1), self.times(), f" (fewer than {TIMED} runs)"
-        names = {machine(name.rpartition(", ")[0]): name for name in ratios}
-        if not any("NVIDIA" in label for label in names):
+        if not any("NVIDIA" in name for name in self.times(1)):
             return time_range([self])
-        texts = {label: numbers.number(ratios[name], 1) for label, name in names.items()}
-        return ", ".join(f"{label}{'' if names[label] in timed else few} {text}" for label, text in texts.items())
+        by_label: dict[str, list[float]] = {}
+        for name, ratio in self.times(1).items():
+            few = "" if name in self.times() else f" (fewer than {TIMED} runs)"
+            by_label.setdefault(machine(name.rpartition(", ")[0]) + few, []).append(ratio)
+        return ", ".join(f"{label} {numbers.span(values)}" for label, values in by_label.items())
 
     @property
     def single_time(self) -> str:
@@ -379,21 +390,19 @@ class Contrast:
 
     @property
     def text(self) -> str:
-        """The contrast as text with setting, numbers of seeds, costs and learning rates."""
+        """The contrast as text with setting, numbers of seeds, costs (a time if known) and learning rates."""
         diverged = f", {self.n_diverged} diverged" if self.n_diverged else ""
         value = f"{self.value_text}, {numbers.counts(self.n)}{diverged}"
-        return f"{self.label}; {self.setting.label}: {value}; {self.costs}; {self.rates}"
-
-    @property
-    def costs(self) -> str:
-        """The costs relative to the baseline as text; a time that is unknown is left out."""
         time = "" if self.time == numbers.DASH else f", {self.time} × seconds per epoch"
-        return f"{numbers.number(self.size)} × parameters{time}"
+        return (
+            f"{self.label}; {self.setting.label}: {value}; {numbers.number(self.size)} × parameters{time}; {self.rates}"
+        )
 
     @property
     def studies(self) -> list[str]:
-        """The archives of both sides."""
-        return sorted({*self.model.studies, *self.baseline.studies})
+        """The names of the archives with runs of either side at its chosen learning rate."""
+        sides = (self.model, self.baseline)
+        return sorted({run.study for side in sides for run in side.runs if run.rate == side.choice.value})
 
 
 @dataclass(frozen=True, eq=False)
@@ -473,11 +482,11 @@ def pick(pool: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any]
     wanted = {key: value if isinstance(value, list) else [value] for key, value in head.items() if key != "name"}
     candidates = []
     for model, sample in pool.items():
-        if model.setting == setting and model.head == head["name"] and sample.log_ppl:
+        if (model.setting, model.head) == (setting, head["name"]) and sample.log_ppl:
             options = json.loads(model.options)
             if all(options.get(key) in values for key, values in wanted.items()):
-                order = [values.index(options[key]) for key, values in wanted.items()]
-                candidates.append((order, abs(sample.mean("parameters") - size), model.shape, sample))
+                preference = [values.index(options[key]) for key, values in wanted.items()]
+                candidates.append((preference, abs(sample.mean("parameters") - size), model.shape, sample))
     return min(candidates, key=lambda candidate: candidate[:3])[-1] if candidates else None
 
 
@@ -490,14 +499,12 @@ def against_baseline(
     return [Contrast(label, sample, base) for sample, base in pairs if sample]
 
 
-def settings_of(pool: Mapping[Model, Sample]) -> list[Setting]:
+def settings_of(pool: Iterable[Model]) -> list[Setting]:
     """Return all settings: natural text first, then LSTMs, then by corpus, longer training and larger widths first."""
 
     def order(setting: Setting) -> tuple[Any, ...]:
-        facts = setting.facts
-        sizes = (-facts["embedding_size"], -facts["epochs"])
         kind = (setting.is_synthetic, not setting.is_lstm, corpus_of(setting.dataset), setting.dataset)
-        return *kind, *sizes, setting.body, setting.schedule
+        return *kind, -setting.width, -setting.values["epochs"], setting.body, setting.schedule
 
     return sorted({model.setting for model in pool}, key=order)
 
@@ -509,14 +516,13 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
     """
 
     def but_width(model: Model) -> tuple[Any, ...]:
-        return {**model.setting.facts, "embedding_size": 0}, model.setting.dataset, model.head, model.options
-
-    def width(model: Model) -> float:
-        return float(model.setting.facts["embedding_size"])
+        return {**model.setting.values, WIDTH: 0}, model.setting.dataset, model.head, model.options
 
     base = contrast.baseline.model
-    alike = [model for model in pool if but_width(model) == but_width(base) and width(model) > width(base)]
-    rivals = [Contrast(contrast.label, contrast.model, pool[model]) for model in alike]
+    wider = [
+        model for model in pool if but_width(model) == but_width(base) and model.setting.width > base.setting.width
+    ]
+    rivals = [Contrast(contrast.label, contrast.model, pool[model]) for model in wider]
     rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
     order = (VALID_PPL, "parameters")
     return min(rivals, key=lambda rival: [rival.baseline.mean(metric) for metric in order], default=None)
@@ -524,14 +530,13 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
 
 def at_shared_rates(contrast: Contrast) -> Contrast:
     """Return the contrast of the runs at the learning rates that were tried for both sides."""
-    sides = (contrast.model, contrast.baseline)
-    shared = set(sides[0].choice.tried) & set(sides[1].choice.tried)
+    shared = {*contrast.model.choice.tried} & {*contrast.baseline.choice.tried}
 
     def at_shared(side: Sample) -> Sample:
         searched = {rate: loss for rate, loss in side.searched.items() if rate in shared}
         return replace(side, runs=[run for run in side.runs if run.rate in shared], searched=searched)
 
-    return Contrast(contrast.label, *map(at_shared, sides)) if shared else contrast
+    return Contrast(contrast.label, at_shared(contrast.model), at_shared(contrast.baseline)) if shared else contrast
 
 
 def named_contrasts(
@@ -550,50 +555,52 @@ def named_contrasts(
         left_out: {study: {model: seeds}}: seeds that chose the settings of a model.
         notes: {study: {dataset: note}}, printed beside the contrasts.
     """
-    settings = {study.study: study.settings for study in studies}
+    settings = {(study.study, *key): run for study in studies for key, run in study.settings.items()}
 
     def side(study: str, dataset: str, name: str) -> Sample | None:
-        run = settings.get(study, {}).get((dataset, name))
+        run = settings.get((study, dataset, name))
         sample = pool.get(model_of(run)) if run else None
         return sample and replace(sample, left_out=frozenset(left_out.get(study, {}).get(name, ())))
 
+    listed: dict[tuple[str, str, str], tuple[str, str]] = {}
+    for study, by_dataset in lists.items():
+        for dataset, by_label in by_dataset.items():
+            listed |= {(study, dataset, label): (model, baseline) for label, (model, baseline) in by_label.items()}
     pairs = []
-    for study, datasets in {**lists, **_declared(studies)}.items():
-        for dataset, contrasts in datasets.items():
-            for label, names in contrasts.items():
-                sides = [sample for name in names if (sample := side(study, dataset, name)) and sample.log_ppl]
-                if len(sides) == len(names):
-                    pairs.append((study, Contrast(label, *sides)))
+    for (study, dataset, label), names in (listed | _declared(studies)).items():
+        sides = [sample for name in names if (sample := side(study, dataset, name)) and sample.log_ppl]
+        if len(sides) == len(names):
+            pairs.append((study, Contrast(label, *sides)))
     named = families(pairs)
     return [replace(entry, note=notes.get(entry.study, {}).get(entry.contrast.setting.dataset, "")) for entry in named]
 
 
-def _declared(studies: Sequence[FinishedStudy]) -> dict[str, dict[str, dict[str, list[str]]]]:
-    """Return the contrasts of the studies that declare them (key `contrasts`), as `lists` of `named_contrasts`."""
-
-    def label(run: Run) -> str:
-        if run.head.options.get("components") == 1:
-            return "tanh layer"
-        declared = declarations().get(run.head.name)
-        return declared.label if declared else run.model
-
-    by_study: dict[str, dict[str, dict[str, list[str]]]] = {}
+def _declared(studies: Iterable[FinishedStudy]) -> dict[tuple[str, str, str], tuple[str, str]]:
+    """Return {(study, dataset, label): (model, baseline)} of the contrasts that the files of studies declare."""
+    names = {}
     for study in studies:
-        for contrast, dataset in itertools.product(study.contrasts.family if study.contrasts else (), study.datasets):
-            runs = [study.settings.get((dataset, name)) for name in (contrast.model, contrast.against)]
-            known = [label(run) for run in runs if run]
-            if len(known) == len(runs):
-                text = " against ".join(known) + ("" if contrast.same_size else f", {contrast.label}")
-                by_study.setdefault(study.study, {}).setdefault(dataset, {})[text] = [contrast.model, contrast.against]
-    return by_study
+        for dataset, contrast in itertools.product(study.datasets, study.contrasts.family if study.contrasts else ()):
+            sides = (contrast.model, contrast.against)
+            labels = [_head_label(run) for side in sides if (run := study.settings.get((dataset, side)))]
+            if len(labels) == len(sides):
+                label = " against ".join(labels) + ("" if contrast.same_size else f", {contrast.label}")
+                names[study.study, dataset, label] = sides
+    return names
 
 
-def families(pairs: Iterable[tuple[str, Contrast]]) -> list[Named]:
+def _head_label(run: Run) -> str:
+    if run.head.options.get("components") == 1:
+        return "tanh layer"
+    declared = declarations().get(run.head.name)
+    return declared.label if declared else run.model
+
+
+def families(pairs: Sequence[tuple[str, Contrast]]) -> list[Named]:
     """Return the contrasts of pairs (study, contrast) with p-values after Holm's correction within each study."""
     named = []
-    for study, group in itertools.groupby(pairs, key=lambda pair: pair[0]):
-        contrasts = [contrast for _, contrast in group]
-        tests = sum(not math.isnan(contrast.p) for contrast in contrasts)
-        corrected = holm([contrast.p for contrast in contrasts])
-        named += [Named(study, contrast, p, tests) for contrast, p in zip(contrasts, corrected, strict=True)]
+    for study in dict.fromkeys(study for study, _ in pairs):
+        family = [contrast for name, contrast in pairs if name == study]
+        adjusted = holm([contrast.p for contrast in family])
+        tests = sum(not math.isnan(p) for p in adjusted)
+        named += [Named(study, contrast, p, tests) for contrast, p in zip(family, adjusted, strict=True)]
     return named

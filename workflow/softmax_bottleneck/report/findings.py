@@ -221,7 +221,7 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
     designed = [one for one in every if one.contrast.ends and one.contrast.setting.is_synthetic]
     rest = [one for one in every if not (one.contrast.ends and not one.contrast.setting.is_synthetic)]
     named = [one.contrast for one in own]
-    shared = contrasts.families((one.study, contrasts.at_shared_rates(one.contrast)) for one in own)
+    shared = contrasts.families([(one.study, contrasts.at_shared_rates(one.contrast)) for one in own])
     keys = {(one.contrast.setting, one.contrast.model.model.options) for one in every}
     fixed = [label for label, head in heads().items() if is_fixed_function(head["name"])]
     against = [one for label in fixed for one in evidence.against(label) if one.ends]
@@ -473,7 +473,7 @@ def not_shown(evidence: Evidence) -> str:
     """Return the sentences on what the named comparisons leave open; empty without any on natural text."""
     named = [one.contrast for one in contrasts.distinct(evidence.named)]
     lstms = [one.setting for one in named if one.ends and one.setting.is_lstm and not one.setting.is_synthetic]
-    width = max((setting.facts["embedding_size"] for setting in lstms), default=0)
+    width = max((setting.width for setting in lstms), default=0)
     facts = {"width": width, "tuned": sum(one.is_tuned for one in named), "named": len(named)}
     time = "" if same_time(evidence) else ", equal training time"
     return TEXTS["not_shown"].format(time=time, **facts) if lstms else ""

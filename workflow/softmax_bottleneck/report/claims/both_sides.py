@@ -30,10 +30,9 @@ def top_sizes(records: Records) -> pd.DataFrame:
     rows = []
     measured = records.synthetic[records.synthetic["metric"] == TOP_M]
     for (dataset, model, seed, condition), draws in groups(measured, "dataset", "model", "seed", "condition"):
-        sizes = {name: int(value) for name, value in (part.split("=") for part in condition.split(";"))}
-        top = TopTokens(tuple(sorted(map(int, draws["value"]))), most=min(sizes["V"] - 1, sizes["d"] + 1), wall_s=0.0)
-        names = {"dataset": dataset, "model": model, "seed": int(seed), "draws": len(draws)} | sizes
-        rows.append(names | {TOP_M: top.m, "low": top.interval[0], "high": top.interval[1], "median": top.median})
+        words, width = (int(part.partition("=")[2]) for part in condition.split(";"))  # `V=1000;d=16`
+        top = TopTokens(tuple(sorted(map(int, draws["value"]))), most=min(words - 1, width + 1), wall_s=0.0)
+        rows.append((dataset, model, int(seed), words, width, len(draws), top.m, *top.interval, top.median))
     return pd.DataFrame(rows, columns=list(TOP))
 
 
@@ -44,15 +43,14 @@ def _values(data: r.CorpusData, path: str, metric: str) -> dict[int, float]:
 
 
 def coverage(text: RepeatSettings, steps: float, batch_size: int) -> float:
-    """Return how many sequences of every trained token are read in some updates of `batch_size` sequences."""
+    """Return the number of sequences per trained token that `steps` updates of `batch_size` sequences read."""
     return steps * batch_size / (text.vocabulary_size - text.held_out)
 
 
 def _coverage(data: r.CorpusData, path: str) -> list[float]:
-    """Return the log coverage of every run, for batches of one sequence.
+    """Return the log coverage of every run, for batches of one sequence; empty if the text's settings are unknown.
 
-    The batch size of the study changes all of them by the same amount, which comparisons cancel. Without the settings
-    of the text, the list is empty.
+    The batch size of the study adds the same number to every log coverage, so that comparisons do not depend on it.
     """
     dataset = bundled_dataset(path.split("/")[0])
     text = dataset.repeat if dataset else None
@@ -66,17 +64,17 @@ def _held_out(data: r.CorpusData, path: str) -> list[float]:
 def tokens_learned(data: r.CorpusData, claim: Claim, slower: bool) -> Premise:
     """Return the premise that all runs of the two models of a claim learned their tokens.
 
-    A run that did not needs more coverage than was recorded. Let the claim be that the first model is slower (`slower`
-    is True). Then such a run of the first model makes *not reproduced* unsafe, and one of the second *reproduced*. If
-    the claim is that the first is faster, it is the other way round.
+    The coverage of a run that did not is too small. `slower` is True if the claim is that the first model needs more
+    coverage than the second. Then an unlearned run of the first model makes the verdict *not reproduced* unsafe, and
+    one of the second model the verdict *reproduced*. If `slower` is False, it is the other way round.
     """
-    late = [
+    unsafe = (r.NOT_REPRODUCED, r.REPRODUCED) if slower else (r.REPRODUCED, r.NOT_REPRODUCED)
+    unlearned = [
         [f"{path}, seed {seed}" for seed, share in _values(data, path, ACCURACY).items() if share < LEARNED]
         for path in claim.models
     ]
-    unsafe = (r.NOT_REPRODUCED, r.REPRODUCED) if slower else (r.REPRODUCED, r.NOT_REPRODUCED)
-    spoils = tuple(verdict for verdict, runs in zip(unsafe, late, strict=True) if runs)
-    return Premise(Code.TOKENS_LEARNED, {"runs": "; ".join(chain(*late)) or "none"}, not any(late), spoils)
+    spoils = tuple(verdict for verdict, runs in zip(unsafe, unlearned, strict=True) if runs)
+    return Premise(Code.TOKENS_LEARNED, {"runs": "; ".join(chain(*unlearned)) or "none"}, not any(unlearned), spoils)
 
 
 def _top_of_random(data: r.CorpusData) -> Iterator[float]:
@@ -88,8 +86,8 @@ def _top_of_trained(data: r.CorpusData) -> Iterator[float]:
     """Yield, for each trained matrix, its m less that of the only random matrix of the same size."""
     sizes = top_sizes(data.records)
     trained = sizes[(sizes["model"] != "random") & ~sizes["model"].str.endswith(RANDOM_DIRECTIONS)]
-    both = trained.merge(sizes[sizes["model"] == "random"], on=["V", "d"], suffixes=("", "_random"))
-    yield from both[TOP_M] - both[f"{TOP_M}_random"]
+    pairs = trained.merge(sizes[sizes["model"] == "random"], on=["V", "d"], suffixes=("", "_random"))
+    yield from pairs[TOP_M] - pairs[f"{TOP_M}_random"]
 
 
 compared = partial(r.Quantity, estimate=student, names="{0} against {1}", is_comparison=True)

@@ -38,37 +38,37 @@ def rank_demo_table(source: Source, *, synthetic: Literal["rank-demo"]) -> Itera
     There is a row per model and reading, and a column per number K of mixture components. A reading fixes options that
     the published description leaves open, such as the activation. A kind without ranks has no section.
     """
-    rows = source.records.synthetic
-    drawn, published = (
+    synthetic_rows = source.records.synthetic
+    drawn, printed = (
         frame.join(frame["condition"].str.extract(DEMO)).dropna(subset="K").astype({"K": int})
-        for frame in (rows[~rows["condition"].str.match(SWEEP)], source.published)
+        for frame in (synthetic_rows[~synthetic_rows["condition"].str.match(SWEEP)], source.published)
     )
-    for metric, title in KINDS.items():
-        of_kind = drawn[drawn["metric"] == metric]
-        printed = published[published["metric"] == metric]
-        if len(of_kind) or len(printed):
-            yield _kind_section(source, metric, title, of_kind, printed)
+    for metric in KINDS:
+        parts = [frame[frame["metric"] == metric] for frame in (printed, drawn)]
+        if any(len(part) for part in parts):
+            yield _kind_section(source, metric, *parts)
 
 
-def _kind_section(source: Source, metric: str, title: str, drawn: pd.DataFrame, printed: pd.DataFrame) -> Section:
-    """Return the section of one kind of rank, from drawn and printed ranks with the columns model, reading and K."""
+def _kind_section(source: Source, metric: str, printed: pd.DataFrame, drawn: pd.DataFrame) -> Section:
+    """Return the section of one kind of rank, from frames with the columns model, reading, K and value.
+
+    Every reading is compared with the same published ranks. Only the kind `rank` has any.
+    """
     both = pd.concat([frame[["model", "reading", "K"]] for frame in (printed, drawn)])
     models = list(dict.fromkeys(both["model"]))
-    keys = sorted(set(zip(both["model"], both["reading"], strict=True)), key=lambda key: (key[1], models.index(key[0])))
-    rows = {f"{model} {reading.replace(';', ', ')}".strip(): (model, reading) for model, reading in keys}
-    samples = {key: list(values) for key, values in drawn.groupby(["model", "reading", "K"])["value"]}
-    same = metric == metrics.RANK
+    pairs = sorted(set(zip(both["model"], both["reading"], strict=True)), key=lambda p: (p[1], models.index(p[0])))
+    keys = {f"{model} {reading.replace(';', ', ')}".strip(): (model, reading) for model, reading in pairs}
+    labels = {row: label(source.study, model) + _in_brackets(reading) for row, (model, reading) in keys.items()}
+    ranks = {key: list(values) for key, values in drawn.groupby(["model", "reading", "K"])["value"]}
+    is_published = metric == metrics.RANK
 
     def cell(row: str, components: int) -> Cell:
-        model, reading = rows[row]
-        ranks = samples.get((model, reading, components), [])
-        of_k = {"condition": rf"^K={components};"}
-        quoted = source.find_published("synthetic", model, metric, of_k) if same else None
-        gaps = () if ranks else ("not drawn yet",)
-        return Cell(mean_of(ranks), quoted, metric=metric, planned=len(ranks), same=same, gaps=gaps)
+        samples, condition = ranks.get((*keys[row], components), []), {"condition": rf"^K={components};"}
+        published = source.find_published("synthetic", keys[row][0], metric, condition) if is_published else None
+        gaps = () if samples else ("not drawn yet",)
+        return Cell(mean_of(samples), published, metric=metric, planned=len(samples), same=is_published, gaps=gaps)
 
-    names = {row: label(source.study, model) + _in_brackets(reading) for row, (model, reading) in rows.items()}
-    return section("synthetic", title, names, {k: f"K = {k}" for k in sorted(set(both["K"]))}, cell)
+    return section("synthetic", KINDS[metric], labels, {k: f"K = {k}" for k in sorted({*both["K"]})}, cell)
 
 
 def _in_brackets(reading: str) -> str:
@@ -102,6 +102,7 @@ def rank_sweep_table(source: Source, *, synthetic: Literal["rank-sweep"]) -> Ite
 
 # --- a matrix of rank 10 (Parthiban et al. 2021, SM Tables 14 to 16) ------------------------------------------------
 ROWS = {r"c=(1e-\d+)": "c = {}", r"iteration=(\d+)": "round {}"}  # pattern of a condition -> row of the table
+MATRIX = re.compile(r"size=(\d+);of=([^;/]+)/([^;]+)")  # in a condition: contexts, dataset and model of the matrix
 ROBUSTNESS = (
     *(metrics.PRESS_RANK, metrics.RANK_PREDICTED, metrics.RANK_PREDICTED_PAPER, metrics.RECONSTRUCTION_ERROR),
     *("rank_eff_1e-3", "rank_eff_1e-4", "rank_eff_1e-5"),
@@ -126,28 +127,24 @@ def robustness_table(
         size: number n of test contexts, i.e. of rows of the log-probability matrix. Noise is added to all entries of
             an n x n matrix, whose diagonal has the ten singular values and then zeros.
     """
-    names = (source.experiment.artefact, "SM 5.1 text")
-    drawn, printed = (frame[frame["table"].isin(names)] for frame in (source.records.synthetic, source.published))
+    tables = (source.experiment.artefact, "SM 5.1 text")
+    drawn, printed = (frame[frame["table"].isin(tables)] for frame in (source.records.synthetic, source.published))
     measured, published = _by_row(drawn), _by_row(printed)
-    keys = [*published, *measured]
-    rows, known = {row: row for row, _ in keys}, {metric for _, metric in keys}
-    columns = {metric: metrics.find(metric).label for metric in ROBUSTNESS if metric in known}
-    match = re.search(r"size=(\d+);of=([^;/]+)/([^;]+)", next(iter(drawn["condition"]), ""))
+    rows = {row: row for row, _ in (*published, *measured)}
+    shown = {metric for _, metric in (*published, *measured)}
+    columns = {metric: metrics.find(metric).label for metric in ROBUSTNESS if metric in shown}
+    match = MATRIX.search(next(iter(drawn["condition"]), ""))
     contexts, dataset, model = match.groups() if match else ("0", "", "")
     same_matrix = int(contexts) == PAPER_SIZE and source.same(dataset, model)
-    every = (source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models)
-    undrawn = next(filter(None, every), (source.experiment.needs or "not drawn yet",))
-    gaps = undrawn if drawn.empty else ("not drawn at this level",)
+    gaps = _gaps_without_ranks(source) if drawn.empty else ("not drawn at this level",)
 
     def cell(row: str, metric: str) -> Cell:
         # The rank predicted for the paper's size is compared with the published rank, whatever the size is here.
-        predicts_paper = metric == metrics.RANK_PREDICTED_PAPER
-        printed_metric = metrics.PRESS_RANK if predicts_paper else metric
-        text, value = published.get((row, printed_metric)), measured.get((row, metric))
+        is_predicted = metric == metrics.RANK_PREDICTED_PAPER
+        text, value = published.get((row, metrics.PRESS_RANK if is_predicted else metric)), measured.get((row, metric))
         if value is None and text is None and len(drawn):
             return Cell(metric=metric, wanted=False)
-        quoted = PublishedCell(text) if text else None
-        blank = Cell(published=quoted, metric=metric, same=predicts_paper or same_matrix)
+        blank = Cell(published=PublishedCell(text) if text else None, metric=metric, same=is_predicted or same_matrix)
         if value is None:
             return replace(blank, gaps=gaps)
         if metric == metrics.RECONSTRUCTION_ERROR:
@@ -157,6 +154,12 @@ def robustness_table(
     corpus = source.study.dataset(dataset).title if dataset else ""
     note = f"The matrix is that of {label(source.study, model)} on {corpus}: its first {int(contexts):,} test contexts."
     yield section("synthetic", "Ten singular values of a trained model", rows, columns, cell, note if match else "")
+
+
+def _gaps_without_ranks(source: Source) -> tuple[str, ...]:
+    """Return why the study has no such ranks: the missing runs of a model, or else what the experiment needs."""
+    gaps = (source.gaps(dataset, model, ()) for dataset in source.datasets for model in source.models)
+    return next(filter(None, gaps), (source.experiment.needs or "not drawn yet",))
 
 
 def _by_row(frame: pd.DataFrame) -> dict[tuple[str, str], Any]:
@@ -173,7 +176,7 @@ def _by_row(frame: pd.DataFrame) -> dict[tuple[str, str], Any]:
     """
     values: dict[tuple[str, str], Any] = {}
     for condition, metric, value in zip(frame["condition"], frame["metric"], frame["value"], strict=True):
-        found = (name.format(match[1]) for pattern, name in ROWS.items() if (match := re.search(pattern, condition)))
+        rows = (row.format(match[1]) for pattern, row in ROWS.items() if (match := re.search(pattern, condition)))
         variant = ", diagonal as printed" if "as printed" in condition else ""
-        values.setdefault((next(found, "all singular values") + variant, metric), value)
+        values.setdefault((next(rows, "all singular values") + variant, metric), value)
     return values
