@@ -40,10 +40,9 @@ def machine(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(place))
     monkeypatch.setattr(devices.tempfile, "tempdir", None)
     monkeypatch.setattr(devices, "_held", [])
-    own = (devices.VISIBLE_VARIABLE, devices.ORDER_VARIABLE, devices.GIVEN_VARIABLE)
-    for variable in (*own, *devices.BATCH_VARIABLES):
-        monkeypatch.setenv(variable, "")  # so that what the test sets is taken back
-        monkeypatch.delenv(variable)
+    for name in (devices.VISIBLE_VARIABLE, devices.ORDER_VARIABLE, devices.GIVEN_VARIABLE, *devices.BATCH_VARIABLES):
+        monkeypatch.setenv(name, "")  # so that what the test sets is taken back
+        monkeypatch.delenv(name)
     yield place
     for descriptor in devices._held:
         os.close(descriptor)
