@@ -130,6 +130,7 @@ def doc(options: Mapping[str, Any], parameters: Parameters, h: Array) -> Array:
 OTHERS: dict[str, Callable[[Mapping[str, Any], Parameters, Array], Array]] = {
     "low-rank": low_rank, "mixtape": mixtape, "multi-facet": multi_facet, "doc": doc,
 }  # fmt: skip
+KNOWN = {*POINTWISE, *OTHERS, "moc", "mos"}  # heads with a formula here
 
 
 def log_probs(

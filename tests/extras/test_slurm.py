@@ -22,13 +22,14 @@ from softmax_bottleneck.jobs.interrupt import TimeLimit, time_limit
 from softmax_bottleneck.records import collection
 from softmax_bottleneck.steps.measure import measure as measure_step
 from softmax_bottleneck.steps.train import train
-from softmax_bottleneck.store import artefacts
+from softmax_bottleneck.store import artefacts, fingerprint
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import Store
 from softmax_bottleneck.study import Study
 
 ROOT = Path(__file__).parents[2]
 PROFILE = ROOT / "workflow" / "profiles" / "slurm" / "config.yaml"
+MEASURING = ("measure", "truth", "synthetic")
 
 
 @pytest.fixture
@@ -125,14 +126,24 @@ def test_memory_and_time_grow_with_the_attempt_up_to_a_cap(cluster: Path) -> Non
 def test_every_rule_with_a_gpu_requests_it_by_one_option(gres: str, model: str, expected: str) -> None:
     job = SimpleNamespace(job="1+2")
     rules = profile(gpu_partition="all", gres=gres, gpu_model=model)["set-resources"]
-    for rule in ("train", "finetune", "dynamic", "fit", "measure"):
+    for rule in rules:
         resources = Resources(gpu=1)
         for name, value in rules[rule].items():
             resources[name] = Resource.cli_evaluator(
                 name, str(value), wildcards=job, input=[], attempt=1, async_run=None
             )
         assert set_gres_string(SimpleNamespace(resources=resources)) == expected
-        assert (resources.slurm_partition, resources.runtime) == ("all", 120 if rule == "measure" else 1440)
+        assert (resources.slurm_partition, resources.runtime) == ("all", 120 if rule in MEASURING else 1440)
+
+
+def test_the_rules_that_load_or_fit_a_model_request_a_gpu() -> None:
+    """In the workflow and in the profile: another rule would take a GPU that it has not requested."""
+    text = "\n".join(file.read_text(encoding="utf-8") for file in sorted((ROOT / "workflow" / "rules").glob("*.smk")))
+    _, *parts = re.split(r"^(?:rule|checkpoint) (\w+):\n", text, flags=re.MULTILINE)
+    requesting = {name for name, rule in zip(parts[::2], parts[1::2], strict=True) if "gpu=GPUS" in rule}
+    loading = {"training.trained", "training.fitting"}
+    reached = {step for step, module in fingerprint.STEPS.items() if loading & fingerprint.closure([module])}
+    assert requesting == reached == profile()["set-resources"].keys() and reached >= {"train", *MEASURING}
 
 
 @pytest.mark.fault("F6")

@@ -193,6 +193,17 @@ def test_a_file_that_is_no_head_exits_2_with_one_line(tmp_path: Path, capsys, te
     assert line.count("\n") == 1 and re.search(words, line) and str(tmp_path) in line
 
 
+@pytest.mark.fault("C20")
+def test_a_folder_of_code_that_a_head_imports_exits_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its code would not be part of the run's id. Here a file beside the head imports it."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "factor.py").write_text("X = 1\n", encoding="utf-8")
+    (tmp_path / "beside.py").write_text("from parts import factor\n", encoding="utf-8")
+    assert main(["plan", "--study", str(write(tmp_path, "import beside\n" + EXAMPLE))]) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and f"folder {tmp_path / 'parts'}," in line
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [("declaration, function", "_, function", "declaration = HEAD"), ("from torch", "from torc", "imported")],

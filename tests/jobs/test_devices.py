@@ -40,9 +40,9 @@ def machine(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TMPDIR", str(place))
     monkeypatch.setattr(devices.tempfile, "tempdir", None)
     monkeypatch.setattr(devices, "_held", [])
-    for variable in (devices.VISIBLE_VARIABLE, devices.GIVEN_VARIABLE, *devices.BATCH_VARIABLES):
-        monkeypatch.setenv(variable, "")  # so that what the test sets is taken back
-        monkeypatch.delenv(variable)
+    for name in (devices.VISIBLE_VARIABLE, devices.ORDER_VARIABLE, devices.GIVEN_VARIABLE, *devices.BATCH_VARIABLES):
+        monkeypatch.setenv(name, "")  # so that what the test sets is taken back
+        monkeypatch.delenv(name)
     yield place
     for descriptor in devices._held:
         os.close(descriptor)
@@ -101,6 +101,7 @@ def test_a_lease_is_taken_once_and_not_where_a_batch_job_has_one_gpu(
         monkeypatch.setenv(devices.VISIBLE_VARIABLE, "0")
         devices.lease_gpu()
         assert not devices._held and os.environ[devices.VISIBLE_VARIABLE] == "0"
+        assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # that of nvidia-smi, for the index 0
     monkeypatch.setenv(devices.VISIBLE_VARIABLE, "0,1")  # jobs of `make reproduce` inside one allocation
     devices.lease_gpu()
     devices.lease_gpu()

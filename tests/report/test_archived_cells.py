@@ -103,7 +103,7 @@ def test_no_two_published_cells_of_a_table_share_a_key(name: str) -> None:
         columns = [(one.label or one.metric, one.metric, one.stage) for one in experiment.columns]
         assert len(set(columns)) == len(columns), experiment.id
         table = views.build(study, experiment, empty)
-        keys = Counter(archived_cells.key_of(*where, cell) for *where, cell in table.every_cell if cell.is_published)
+        keys = Counter(archived_cells.key_of(*where, cell) for *where, cell in table.every_cell if cell.is_compared)
         assert all(count == 1 for count in keys.values()), (experiment.id, keys.most_common(1))
 
 

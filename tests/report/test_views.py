@@ -131,6 +131,13 @@ def test_differences_only_where_the_setting_is_the_published_one(finished) -> No
         assert not source.same_setting(changed)
 
 
+@pytest.mark.parametrize("changed", [None, "mos", "softmax"])
+def test_a_gain_is_compared_if_both_models_have_the_published_setting(finished, monkeypatch, changed) -> None:
+    monkeypatch.setattr(source, "same_setting", lambda run, name="": run.model != changed)
+    gain = cell(build(finished["paper"], "parthiban2021-table1"), "ptb", "mos", "Perplexity gain")
+    assert gain.difference == (None if changed else pytest.approx(gain.measured.mean - 1.28))
+
+
 @pytest.mark.parametrize(("models", "published"), [
     ("sigsoftmax: {head: sigsoftmax}", "57.05"), ("sigsoftmax: {head: sigsoftmax}\n  ss: {head: sigsoftmax}", None),
     ("sigsoftmax: {head: sigsoftmax}\n  other: {head: sigsoftmax}", None),

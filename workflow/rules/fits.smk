@@ -16,6 +16,8 @@ rule truth:
     priority: 1
     conda:
         "../../envs/environment.yaml"
+    resources:
+        gpu=GPUS,
     shell:
         "python -m softmax_bottleneck truth --truth {wildcards.truth:q} --log {log:q}"
 

@@ -13,6 +13,8 @@ rule synthetic:
         f"results/benchmarks/synthetic/{STUDY.name}.jsonl"
     conda:
         "../../envs/environment.yaml"
+    resources:
+        gpu=GPUS,
     params:
         study=STUDY.digest,
         code=step_code("synthetic"),

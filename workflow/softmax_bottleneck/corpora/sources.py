@@ -1,7 +1,8 @@
 """The files of a dataset: their sources, and their download; a file without the declared hash is rejected.
 
-A file comes from a mirror folder, from a web address, or from a path relative to the dataset's YAML. If its hash is
-wrong, the next of these is tried. The hashes of results are checked by `store.artefacts`.
+A file with `path`, relative to the dataset's YAML, has this one source. Any other file comes from a mirror folder or
+from one of its web addresses, in this order: if the hash is wrong, the next source is tried. The hashes of results are
+checked by `store.artefacts`.
 """
 
 import hashlib

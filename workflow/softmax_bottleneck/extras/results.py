@@ -166,7 +166,7 @@ def _verify_archive(path: Path, store: paths.Store | None) -> None:
 
 
 def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
-    """Delete damaged and outdated results of a study and everything made from them; print what was deleted.
+    """Delete damaged and outdated results of a study, as `verify.repair` does; print what was deleted.
 
     A file in the folder of this study or of one of its runs is also deleted if it belongs to another run or study.
 

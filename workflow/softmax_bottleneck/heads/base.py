@@ -51,7 +51,8 @@ class Head(nn.Module):
     def reset_decoder(self) -> None:
         """Sample the decoder's weight from U(-0.1, 0.1) and set the bias to 0 (Merity 2018).
 
-        A subclass calls this method after creating its own layers, so that random numbers are drawn in a fixed order.
+        A subclass calls this method in its constructor, after creating its own layers and before creating a pointwise
+        function with parameters, so that random numbers are drawn in a fixed order.
         """
         nn.init.uniform_(self.decoder.weight, -DECODER_RANGE, DECODER_RANGE)
         nn.init.zeros_(self.decoder.bias)

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from softmax_bottleneck.heads.declaration import Declaration
-from softmax_bottleneck.store import schema
+from softmax_bottleneck.store import fingerprint, schema
 from softmax_bottleneck.store.errors import UserError
 
 FOLDER = Path(__file__).parent
@@ -86,11 +86,16 @@ def add(path: Path) -> None:
     """Make the head of a file known, such as one that a study lists under `heads`.
 
     Raises:
-        UserError: the file cannot be read, declares no head, or its head has the name of another one.
+        UserError: the file cannot be read, declares no head, or imports a folder of code beside it; or its head has
+            the name of another one.
     """
     path = path.resolve()
     with importing_from(path.parent):
-        _insert(_files(), HeadFile(head=_required(path), path=path, module="", code=(path,)))
+        file = HeadFile(head=_required(path), path=path, module="", code=(path,))
+    for folder in fingerprint.imported_folders(path):
+        problem = f"imports the folder {folder}, whose code no run_id would cover"
+        raise UserError(f"{path}: {problem}. Expected single files. Fix: move the code into {folder.name}.py")
+    _insert(_files(), file)
 
 
 @contextmanager

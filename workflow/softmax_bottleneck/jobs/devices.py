@@ -1,8 +1,9 @@
 """The choice of the device that a process computes on, and leases that give each process a GPU of its own.
 
-The rules `train`, `finetune`, `dynamic`, `measure` and `fit` use a GPU, if the study's `device` allows it. `reproduce`
-lets Snakemake run at most as many of their jobs at once as `visible_gpus` lists. Each process leases the first free GPU
-of this list, and waits while there is none. On a cluster, each job requests a GPU (workflow/profiles/slurm).
+The rules `train`, `finetune`, `dynamic`, `measure`, `fit`, `truth` and `synthetic` use a GPU, if the study's `device`
+allows it. `reproduce` lets Snakemake run at most as many of their jobs at once as `visible_gpus` lists. Each process
+leases the first free GPU of this list, and waits while there is none. On a cluster, each job requests a GPU
+(workflow/profiles/slurm).
 
 A lease is an operating-system lock on a file in the user's own subfolder of the folder for temporary files. The
 kernel releases the lock when the process ends, however it ends. The file is named after the GPU's UUID, which is the
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"  # read by the driver when a process first uses a GPU
+ORDER_VARIABLE = "CUDA_DEVICE_ORDER"  # how the driver numbers GPUs
 GIVEN_VARIABLE = "SOFTMAX_BOTTLENECK_GPU_IS_GIVEN"  # set by a parent process that holds the lease
 BATCH_VARIABLES = ("SLURM_JOB_ID", "LSB_JOBID", "PBS_JOBID", "_CONDOR_JOB_AD")
 LOOK_EVERY_S = 1.0
@@ -66,7 +68,9 @@ def visible_gpus() -> tuple[str, ...]:
     """Return the ids, usually UUIDs, of the GPUs that this process may use; empty if there is none.
 
     The environment variable CUDA_VISIBLE_DEVICES lists the ids. An index such as `0` in the variable is replaced by
-    the UUID that nvidia-smi reports for this GPU. Without the variable, all GPUs that nvidia-smi lists are returned.
+    the UUID that nvidia-smi reports for this GPU. Indices therefore count as in nvidia-smi, along the bus, and not in
+    CUDA's default order, which starts with the fastest GPU. Without the variable, all GPUs that nvidia-smi lists are
+    returned.
     """
     answer = processes.answer_of("nvidia-smi", "--list-gpus")
     listed = tuple(re.findall(r"^GPU \d+:.*UUID: (GPU-[0-9a-f-]+)", answer.stdout if answer else "", re.MULTILINE))
@@ -80,10 +84,12 @@ def visible_gpus() -> tuple[str, ...]:
 def lease_gpu(say: progress.Say = lambda line: None) -> None:
     """Lease a GPU and make it the only GPU that this process sees; wait while other processes have leased all GPUs.
 
-    Call this function before anything uses the GPU. It does nothing without a GPU, in a batch job with one GPU (the
+    Call this function before anything uses the GPU. It leases nothing without a GPU, in a batch job with one GPU (the
     batch system may share it between jobs), if this process has a lease already, or if `train_together` has started
-    this process and given it a GPU. `say` prints a line when a wait begins (default: prints nothing).
+    this process and given it a GPU. `say` prints a line when a wait begins (default: prints nothing). CUDA_DEVICE_ORDER
+    is set if it is unset, so that an index in CUDA_VISIBLE_DEVICES names the GPU that `visible_gpus` means.
     """
+    os.environ.setdefault(ORDER_VARIABLE, "PCI_BUS_ID")
     gpus = () if _held or GIVEN_VARIABLE in os.environ else visible_gpus()
     if not gpus or (_in_batch_job() and len(gpus) == 1):
         return

@@ -2,7 +2,8 @@
 
 One copy, called the result, is the output of the job's Snakemake rule: `done.json` or `dynamic.json`. Snakemake deletes
 the result before a job and after a failed job. The other copy, `outcome.json`, is unknown to Snakemake and therefore
-never deleted. The result is restored from this copy, so that the computation is not repeated.
+never deleted. The result is restored from this copy, so that the computation is not repeated. Only the result exists if
+nothing was computed: finetuning and dynamic evaluation of a diverged run.
 """
 
 import os

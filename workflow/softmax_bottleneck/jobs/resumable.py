@@ -2,12 +2,13 @@
 
 Training, dynamic evaluation and fits call `run_to_end` with two things: a `Job`, which describes the work, and a
 function that makes a `Work`, which does it in small steps. In this module, "step" means such a small step, for example
-one update of the weights. A lease lets only one process at a time work in a folder. The process saves its state
-between two steps: five minutes (`Options.save_interval_s`) after the last save, and before it stops at a signal or a
-time limit. The next call resumes from the last saved state. After SIGTERM or a time limit, no work is lost. After
-SIGKILL or a crash, the work since the last save is repeated: at most about five minutes, and the step under way. The
-result has the same bits however often the work was interrupted, provided that the hardware (of a CPU: the instruction
-set), the number of threads and the version of PyTorch stay the same, and on a GPU with `deterministic: true`.
+one update of the weights. A lease lets only one process at a time work in a folder. The process saves its state between
+two steps: five minutes (`Options.save_interval_s`) after the last save, at the end of a part such as an epoch, and
+before it stops at a signal or a time limit. The next call resumes from the last saved state. After SIGTERM or a time
+limit, no work is lost. After SIGKILL or a crash, the work since the last save is repeated: at most about five minutes,
+and the step under way. The result has the same bits however often the work was interrupted, provided that the hardware
+(of a CPU: the instruction set), the number of threads and the version of PyTorch stay the same, and on a GPU with
+`deterministic: true`.
 
 A folder has two files with resume states, written in turn, so that a kill at any moment leaves one of them intact. A
 state has all that the remaining steps depend on, as the method `state` of the work returns it:

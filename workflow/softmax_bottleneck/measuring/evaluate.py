@@ -1,4 +1,4 @@
-"""The step `evaluate`: perplexities and predicted words of a trained run, and the hidden states of the test text."""
+"""The measurement `evaluate`: perplexities and predicted words of a trained run, and hidden states of the test text."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The step `spectrum`: singular values and ranks of a run's log-probability matrix, at and before the end of training.
+"""The measurement `spectrum`: singular values and ranks of log-probabilities, at and before the end of training.
 
 Suffixes: T contexts of the test text, N contexts of one chunk or of the whole text, D context width, V vocabulary.
 """
@@ -44,7 +44,7 @@ def spectrum(study: Study, run: Run, done: Mapping[str, Any]) -> Computed:
         done: content of the run's done.json; only `best_epoch` is read, the epoch of the stored weights.
 
     Returns:
-        The results of the step, whose attribute `files` is {"rank.json": ranks and their tolerances}. For a run with
+        The results, whose attribute `files` is {"rank.json": ranks and their tolerances}. For a run with
         snapshots, `files` also has "epochs_rank.json", the ranks and the saturation along training. The caller
         writes these files.
 

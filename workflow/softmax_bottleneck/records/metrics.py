@@ -94,7 +94,7 @@ def find(name: str, stage: str = "") -> Metric:
 
     Args:
         name: name of the metric with its parameter, such as `rank_eff_1e-3`.
-        stage: stage of the number. After dynamic evaluation (`dynamic`), a metric of the step `measure` is returned
+        stage: stage of the number. After dynamic evaluation (`dynamic`), a metric of the file measure.json is returned
             with the step `dynamic` and the file dynamic.json. No other stage changes the metric.
 
     Raises:
@@ -114,5 +114,5 @@ def find(name: str, stage: str = "") -> Metric:
     if parameter.startswith("1e"):
         parameter = f"10{parameter.removeprefix('1e').translate(SUPERSCRIPT)}"
     metric = replace(metric, name=name, label=metric.label.format(parameter))
-    is_dynamic = stage == "dynamic" and metric.step == "measure"
+    is_dynamic = stage == "dynamic" and metric.file == "measure.json"
     return replace(metric, step="dynamic", file="dynamic.json") if is_dynamic else metric

@@ -1,7 +1,9 @@
 """Verification and repair of a study: its runs, its records, and everything that was made from them.
 
 `verify` lists files that are damaged, missing or outdated, or that belong to another run or study. `repair` removes
-these files and everything made from them, so that the workflow recomputes exactly these files.
+these files with the few that `_with_what_rests_on_it` lists, and the study's records and report. Other files that were
+made from a removed one stay. `make reproduce` repeats their steps where an input has changed: `measure` compares hashes
+(`steps.measure.is_fresh`), Snakemake the times of files.
 """
 
 import shutil
@@ -52,7 +54,7 @@ def verify(study: Study) -> integrity.Verification:
 
 
 def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
-    """Remove files that are damaged, outdated or of another run or study, and everything made from them.
+    """Remove files that are damaged, outdated or of another run or study, and what must be recomputed with them.
 
     The outcome of a run is stored twice: in outcome.json, and in done.json (dynamic.json for a dynamic evaluation).
     Before anything is removed, a missing or damaged copy is rewritten from the intact one, if there is one.
@@ -80,9 +82,9 @@ def repair(study: Study) -> tuple[integrity.Verification, list[Path]]:
 
 
 def _with_what_rests_on_it(study: Study, file: Path, runs: dict[str, str]) -> Iterator[Path]:
-    """Yield the paths below results/ to remove for one problem: its file and everything made from this file.
+    """Yield the paths below results/ to remove for one problem: its file, and files that are useless without it.
 
-    * For a file of a corpus: the folder of the corpus.
+    * For a file of a corpus: the folder of the corpus. Runs on it stay.
     * For a file of a fit: the file, and the done.json of each unit of fits that uses it.
     * For a file of a natural distribution: its folder, and the done.json of each unit of fits to it.
     * For the folder of a run: nothing. Such a problem means that the run is unfinished, and the workflow resumes it.

@@ -77,7 +77,8 @@ class Cell:
         metric: the name of the metric in `records.metrics`; empty for text and settings.
         stage: the stage of the number: `finetuned`, `dynamic`, or empty for the trained run.
         planned: the number of runs that the study plans for the mean.
-        same: True if the runs have the settings of the published runs; only then is a difference computed.
+        same: True if the number is measured like the published one: on the published corpus and, unless it depends on
+            the corpus alone, by runs with the published settings. Only then is a difference computed.
         reason: why a statistic, such as a p-value, cannot be computed; empty if it can be.
         gaps: the reasons why planned runs are missing, such as `seed 3 diverged`.
         note: small print below the number.
@@ -123,14 +124,14 @@ class Cell:
         return mean if self.measured.sd is None else f"{mean} ± {self.format(self.measured.sd)}"
 
     @property
-    def is_published(self) -> bool:
+    def is_compared(self) -> bool:
         """True if the cell has a published value (other than N/A) with which a measured value is to be compared."""
         return self.wanted and self.published is not None and self.published.value != NOT_PRINTED
 
     @property
     def is_empty(self) -> bool:
         """True if the cell has a published value, but this study has neither a number nor a label for it."""
-        return self.is_published and not (self.measured or self.label)
+        return self.is_compared and not (self.measured or self.label)
 
     def format(self, value: float | None, *, signed: bool = False) -> str:
         """Return `value` as text with the decimals of this cell; with `signed`, a positive number gets a plus sign."""
@@ -313,7 +314,7 @@ class Table:
     @property
     def published_cells(self) -> tuple[int, int, int]:
         """The cells with a published number, counted as (measured here, measured only in an archive, not measured)."""
-        cells = [cell for *_, cell in self.every_cell if cell.is_published]
+        cells = [cell for *_, cell in self.every_cell if cell.is_compared]
         archived, empty = (sum(map(bool, own)) for own in ([c.archived for c in cells], [c.is_empty for c in cells]))
         return len(cells) - empty, archived, empty - archived
 

@@ -4,10 +4,10 @@ The file of an experiment names the CSV files in report/published under `publish
 column, and those under `published_rows` of a model, select the row of a cell (`Source.find_published`).
 
 config/paper.yaml holds the published settings of each corpus and model. A cell shows the difference between the
-measured and the published number only if the runs are on the published corpus and have the published settings. On the
-page, a row of a table has a line of published numbers, named `paper`, above the line of measured numbers. If no cell
-of the row has such runs, the line is named `paper, full size`. A cell with missing seeds states how many runs exist and
-why the others are missing.
+measured and the published number only if the runs are on the published corpus and have the published settings; for a
+gain or a reduction, the runs of both models. On the page, a row of a table has a line of published numbers, named
+`paper`, above the line of measured numbers. If no cell of the row has such runs, the line is named `paper, full size`.
+A cell with missing seeds states how many runs exist and why the others are missing.
 """
 
 import re
@@ -328,7 +328,7 @@ class Source:
             filters: {column of the files: regular expression that its value must match}; by default no filters.
 
         Raises:
-            UserError: the filters leave two different published numbers.
+            UserError: the filters leave two rows that differ in the number, its standard deviation or its runs.
         """
         named = dict(self.experiment.published_rows.get(model, {}))
         rows = self._published.get((corpus, named.pop("model", self.published_names.get(model, model)), metric), [])
@@ -360,7 +360,7 @@ class Source:
                 selects published numbers with this condition, alone or with an addition (`benchmark=WS-353;ET-ASGD`).
 
         Raises:
-            UserError: the filters leave two different published numbers.
+            UserError: as in `find_published`.
         """
         filters = dict(column.published)
         if condition:

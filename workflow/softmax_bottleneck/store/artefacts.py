@@ -1,4 +1,4 @@
-"""Reading and writing of result files, with a hash for every file; no other module knows the formats.
+"""Reading and writing of result files, with a hash for every file.
 
 Every write is atomic (temporary file in the same folder, fsync, rename) and leaves a `<name>.sha256` beside the file.
 Every read checks this hash, so that a truncated or damaged file raises an error and never yields a number. A missing
@@ -8,10 +8,10 @@ a resume state whose writer was killed before the hash, which has checksums insi
 What a wrong hash leads to depends on the file:
 
 * a download (`corpora.sources`): what was fetched is discarded and the next source tried; if none is left, the step
-  ends with exit code 2, and a damaged older file stays. Of a text at hand, line ends and a byte-order mark are mended
-  first;
+  ends with exit code 2, and a damaged older file stays. Of a text at hand, line ends, a byte-order mark and the last
+  newline are mended first;
 * a result: each step that reads it ends with a DataError, exit code 2. `collect` and `verify` (exit code 3) only list
-  the file, and `make repair` removes it with all that was made from it, so that `make reproduce` computes it again.
+  the file, and `make repair` removes it (`records.verify` says what else), so that `make reproduce` computes it again.
   When `fit` or `measure` runs, it computes damaged results of its own again;
 * a record of a finished run: the run's own step and `make repair` restore it from its copy (`jobs.outcome_record`);
 * a resume state: the other state is used, or, without an intact one, the step ends with exit code 2 (`jobs.resumable`).

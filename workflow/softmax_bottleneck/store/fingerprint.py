@@ -103,6 +103,16 @@ def closure(modules: Iterable[str | Path], package: Path = PACKAGE) -> set[str |
     return reached
 
 
+def imported_folders(file: Path) -> list[Path]:
+    """Return the folders of code that a file outside of the package, or a file beside it, imports.
+
+    `closure` does not cover such folders. `file` is the file of a head that a study lists.
+    """
+    files = [module for module in closure([file]) if isinstance(module, Path)]
+    folders = {path.with_name(name.partition(".")[0]) for path in files for name in _read(path)[1]}
+    return sorted(folder for folder in folders if any(folder.rglob("*.py")))
+
+
 @cache
 def module_files(package: Path = PACKAGE) -> dict[str, Path]:
     """Return {dotted name: file} for every module of the package, such as {`heads.gss`: .../heads/gss.py}.

@@ -144,8 +144,8 @@ class Schedule:
             successive outputs of the last layer (beta).
         epochs: number of passes over the training text (epochs).
         switch_after_epoch: for `et-asgd`, the last epoch of plain SGD.
-        nonmonotone_window: number of epochs without improvement after which `nt-asgd` starts to average weights, and
-            after which finetuning ends (nonmono).
+        nonmonotone_window: `nt-asgd` starts to average weights, and finetuning ends, after an epoch whose validation
+            loss exceeds the lowest one of all epochs more than this number before it (nonmono).
         eval_batch_size: number of streams of the validation text.
         test_batch_size: number of streams of the test text; ranks and predicted words always use one stream.
         plateau_factor: for `plateau-sgd`, the divisor of the step size after every epoch without improvement.

@@ -1,7 +1,8 @@
 """The learning rate of a run, the lengths of its chunks, and the epoch from which it averages weights.
 
-All functions are pure: they depend on the schedule, and on the validation losses of the finished epochs or on which of
-these were the lowest so far. The step size for a chunk of T drawn tokens is
+All functions are pure. Averaging depends on the schedule and on the validation losses of the finished epochs, `decay`
+on which of these losses were the lowest so far. Chunk lengths depend on the schedule, the seed, the epoch and the
+length of the text. The step size for a chunk of T drawn tokens is
 
     learning_rate * decay * T / bptt        (Merity, Keskar and Socher 2018, section 5)
 

@@ -202,7 +202,8 @@ class Trainer:
         tally: the training loss of the current epoch.
         rows: one line of the epoch log per finished epoch.
         best: the weights that would be tested if training ended now; None before the first validation.
-        switch_epoch: the epoch after which averaging started; None if averaging has not started.
+        switch_epoch: the epoch after which averaging started; None if averaging has not started, or started with the
+            first update (`asgd`, as in finetuning).
         replayed: the update function that replays CUDA graphs; None without CUDA graphs.
     """
 

@@ -55,6 +55,7 @@ def summary_table(
         models = (row, other if is_gain else baseline)
         if models[0] == models[1]:
             return replace(blank, note="reference", runs="")
+        blank = replace(blank, same=source.same(dataset, *models))
         if metric in TESTS:
             by_seed = [source.values(dataset, model, TEST_PPL, blank.stage) for model in models]
             tested = [[ppl for seed, ppl in values.items() if seed not in seeds_not_tested] for values in by_seed]
