@@ -422,7 +422,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     overall, verdicts = natural.outcome(table)
     pays, undecided = (list(verdicts.values()).count(verdict) for verdict in (natural.PAYS, natural.OPEN))
     cells = sorted(natural.candidates(table), key=lambda cell: cell.gain.value)
-    best = {cell.truth: cell for cell in cells if not cell.unjudged}.values()
+    best = {cell.truth: cell for cell in cells if cell.truth in verdicts and not cell.unjudged}.values()
     gains = [(f"{cell.truth}: {declarations()[cell.head].label}, d = {cell.width:g}", cell.gain) for cell in best]
     rows = [Row(name, 100 * gain.value, 100 * gain.low, 100 * gain.high, is_second=True) for name, gain in gains]
     return Finding(
