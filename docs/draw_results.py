@@ -327,7 +327,8 @@ def price_parts(studies: Sequence[FinishedStudy], width: int = 16) -> list[str]:
         if fits.empty:
             continue
         free = truths.drop_duplicates(["truth", "seed"])[["truth", "seed", "kl_no_context_nats"]]
-        fits = natural.compared(fits).query(f"d == {width}").merge(free, on=["truth", "seed"])
+        natural_fits = natural.compared(fits).query(f"d == {width} and truth in {natural.TRUTHS}")
+        fits = natural_fits.merge(free, on=["truth", "seed"])
         shares = fits[parts].div(fits["kl_no_context_nats"], axis=0).assign(truth=fits["truth"], head=fits["head"])
         means = shares.groupby(["truth", "head"], sort=False).mean()
         for (truth, head), part in means.sort_index(level="truth", sort_remaining=False).iterrows():
