@@ -415,7 +415,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     It fails if one pays on most of them; the state is DEPENDS if on some, and OPEN if premises leave it undecided.
     The figure has the largest judged gain on every distribution.
     """
-    studies = [study for study in evidence.studies if natural.prices_of(study.records)]
+    studies = [study for study in evidence.studies if len(natural.fits_of(study.records)[0])]
     if not studies:
         return None
     table = natural.prices_of(*(study.records for study in studies))
