@@ -113,12 +113,11 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     """Return the lines of README.md with the answer, its figure and the findings, and {path: SVG} of the figures."""
     found = findings.answer(studies)
     picture, count = found["picture"], found["counts"]
-    lead, dot, more = found["answer"].partition(". ")
     about = f"Results are from {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
     whole = findings.picture(contrasts.samples(studies))
     lines = [
         "",
-        f"**{lead}{dot.strip()}** {more}".strip(),
+        f"**{found['answer']}** {found['more']}".strip(),
         "",
         f"![{whole.alt}](docs/findings/answer.svg)",
         "",

@@ -99,16 +99,13 @@ def test_a_sampled_mixture_is_a_mixture_of_softmaxes_without_a_corpus(place):
         scores = 3.0 / np.sqrt(3) * weight @ np.tanh(h[n] @ layers[k] / np.sqrt(3))
         prior = np.exp(2 / np.sqrt(3) * h[n] @ gate)
         expected[n] += prior[k] / prior.sum() * np.exp(scores) / np.exp(scores).sum()
-    wide = np.zeros((2, 4, 4)), np.zeros((5, 4)), np.zeros((2, 4))  # MoS of width 4 has the same distributions
-    wide[0][:, :3, :3], wide[1][:, :3], wide[2][:, :3] = (
-        layers.swapaxes(1, 2) / np.sqrt(3),
-        weight,
-        2 / np.sqrt(3) * gate.T,
-    )
-    weights = {"latent.weight": wide[0].reshape(8, 4), "latent.bias": np.zeros(8), "prior.weight": wide[2],
-               "decoder.weight": 3.0 / np.sqrt(3) * wide[1], "decoder.bias": np.zeros(5)}  # fmt: skip
+    layers, gate, weight = layers.swapaxes(1, 2) / np.sqrt(3), 2 / np.sqrt(3) * gate.T, 3 / np.sqrt(3) * weight
+    wider = ((0, 0), (0, 1))  # padded with zeros, MoS of width 4 has the same distributions
+    weights = {"latent.weight": np.pad(layers, ((0, 0), (0, 1), (0, 1))).reshape(8, 4), "latent.bias": np.zeros(8),
+               "prior.weight": np.pad(gate, wider), "decoder.weight": np.pad(weight, wider),
+               "decoder.bias": np.zeros(5)}  # fmt: skip
     options = {"components": 2, "pointwise": "softmax", "prior": "softmax", "probability_floor": 0.0}
-    log_p = naive_heads.log_probs("mos", options, {}, weights, np.pad(h, ((0, 0), (0, 1))))
+    log_p = naive_heads.log_probs("mos", options, {}, weights, np.pad(h, wider))
     assert np.allclose(np.exp(log_p), expected, atol=1e-12)
     assert wanted.corpus == "" and not wanted.inputs
     assert np.allclose(arrays["p_NM"], expected[:, arrays["token_M"]], atol=1e-6)

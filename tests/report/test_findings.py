@@ -130,7 +130,7 @@ def test_a_named_contrast_at_the_same_time_compares_mos_with_a_wider_softmax(lev
     finding = every["same-time"]
     assert (finding.state, finding.is_named, finding.facts["size"]) == (state, True, "3.0")
     assert finding.facts["by"].startswith(by)
-    assert findings.verdict(every).endswith(findings.TEXTS["answer"]["time"][state].format(**finding.facts))
+    assert findings.verdict(every)[1].endswith(findings.TEXTS["answer"]["time"][state].format(**finding.facts))
     assert "training time" not in findings.not_shown(findings.Evidence.of([joined]))
 
 
@@ -228,10 +228,10 @@ def test_the_answer_follows_from_the_state_of_every_finding(states, lead, shippe
         name: replace(finding, state=state) for (name, finding), state in zip(every.items(), states, strict=True)
     }
     texts = findings.TEXTS["answer"]
-    sentence = texts["mixed"][lead] if isinstance(lead, int) else texts[lead]
-    assert findings.verdict(changed) == (
-        sentence if lead == "either" else sentence["text"].format(**every["rank-without-mixing"].facts)
-    )
+    entry = texts["mixed"][lead] if isinstance(lead, int) else texts[lead]
+    expected = {"text": entry} if lead == "either" else entry
+    more = expected.get("more", "").format(**every["rank-without-mixing"].facts)
+    assert findings.verdict(changed) == (expected["text"], more)
     for name, finding in changed.items():  # every state of a finding has its own short sentence
         short = findings.TEXTS["findings"][name]["short"][finding.state].format(**finding.facts)
         assert len(short.split()) <= 20
@@ -249,9 +249,10 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = findings.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
     gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on WikiText-2, small"
-    first = mixed[2]["text"].format(lower=1, compared=4, gaining=gaining)
+    first = mixed[2]["more"].format(lower=1, compared=4, gaining=gaining)
     where = "Penn Treebank, small and WikiText-2, small"
-    assert shown["answer"] == f"{first} {time['holds'].format(where=where, device='a CPU', size='3.9')}"
+    assert shown["answer"] == mixed[2]["text"]
+    assert shown["more"] == f"{first} {time['holds'].format(where=where, device='a CPU', size='3.9')}"
     assert all(len(one["short"].split()) <= 20 for one in shown["findings"])
     studies = archive.load_all()
     runs = set()

@@ -189,6 +189,8 @@ def test_missing_cells_are_open_except_where_the_softmax_loses_too_little():
     assert natural.outcome(cells, ("a", "b"))[1] == {"a": "none", "b": "open"}
     low = [cell("b", "softmax", width, 0.0, share=Interval(0.04, 0.03, 0.05, (3,), 0, 3)) for width in (16, 256)]
     assert natural.outcome([*cells, *low], ("a", "b"))[1] == {"a": "none", "b": "none"}
+    kinds = ([], low, [cell("b", "softmax", 64, 0.0)], [*low, cell("b", "softmax", 64, 0.0)])  # loses more at 64
+    assert [natural.is_hopeless(some, "b") for some in kinds] == [False, True, False, False]
 
 
 def records(paying: tuple[str, ...], updates: int = 20) -> Records:

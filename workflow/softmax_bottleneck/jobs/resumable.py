@@ -3,7 +3,7 @@
 Training, dynamic evaluation and fits call `run_to_end` with two things: a `Job`, which describes the work, and a
 function that makes a `Work`, which does it in small steps. In this module, "step" means such a small step, for example
 one update of the weights. A lease lets only one process at a time work in a folder. The process saves its state between
-two steps: five minutes (`Options.save_interval_s`) after the last save, at the end of a part such as an epoch, and
+two steps: five minutes (`Options.save_interval_s`) after the last save, at the end of an epoch if that is quick, and
 before it stops at a signal or a time limit. The next call resumes from the last saved state. After SIGTERM or a time
 limit, no work is lost. After SIGKILL or a crash, the work since the last save is repeated: at most about five minutes,
 and the step under way. The result has the same bits however often the work was interrupted, provided that the hardware

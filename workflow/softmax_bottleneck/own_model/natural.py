@@ -110,7 +110,8 @@ def _of_sampled_mixture(wanted: Truth) -> Floats:
     P(v|n) = sum_k prior_nk softmax(W latent_nk)_v with latent_nk = tanh(A_k h_n) and prior_n = softmax(2 B h_n). All
     entries are normal; A and B keep the variance of h, and W that of SHARPNESS^2 / D.
     """
-    components, width = wanted.source.components or 1, wanted.source.width or 1
+    components, width = wanted.source.components, wanted.source.width
+    assert components and width
     rng = np.random.default_rng(derive(wanted.seed, "sampled mixture"))
     h_ND = rng.standard_normal((wanted.contexts, width))
     weight_VD = rng.standard_normal((wanted.words, width)) * SHARPNESS / np.sqrt(width)

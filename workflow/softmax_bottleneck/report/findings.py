@@ -451,8 +451,8 @@ FINDINGS: Mapping[str, Callable[[Evidence], Finding | None]] = {  # named as in 
 }
 
 
-def verdict(found: Mapping[str, Finding]) -> str:
-    """Return the answer: what the named findings say of rank.
+def verdict(found: Mapping[str, Finding]) -> tuple[str, str]:
+    """Return the answer, i.e. what the named findings say of rank, and the sentences that follow it (may be empty).
 
     A gain of MoS over MoC, or of a pointwise head, speaks for rank; a gain of MoC over the softmax, or pointwise heads
     without one, against. Unless all named findings that are not open point the same way, the answer is the first of
@@ -460,13 +460,16 @@ def verdict(found: Mapping[str, Finding]) -> str:
     """
     texts, states = TEXTS["answer"], {f"{name} {finding.state}" for name, finding in found.items()}
     if not any(finding.is_named for finding in found.values()):
-        return str(texts["none"])
-    leads = [texts[key]["text"] for key in ("for", "against") if states.intersection(texts[key]["if"])]
-    if len(leads) != 1:
-        leads = [mixed["text"] for mixed in texts["mixed"] if states.issuperset(mixed["if"])] or [texts["either"]]
-    facts = found["rank-without-mixing"].facts if "rank-without-mixing" in found else {}
-    time = found.get("same-time")
-    return " ".join([leads[0].format(**facts), *([texts["time"][time.state].format(**time.facts)] if time else [])])
+        return str(texts["none"]), ""
+    answers = [texts[key] for key in ("for", "against") if states.intersection(texts[key]["if"])]
+    if len(answers) != 1:
+        answers = [mixed for mixed in texts["mixed"] if states.issuperset(mixed["if"])] or [{"text": texts["either"]}]
+    more = []
+    if "more" in answers[0]:
+        more.append(answers[0]["more"].format(**found["rank-without-mixing"].facts))
+    if time := found.get("same-time"):
+        more.append(texts["time"][time.state].format(**time.facts))
+    return answers[0]["text"], " ".join(more)
 
 
 def not_shown(evidence: Evidence) -> str:
@@ -496,9 +499,10 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return the question, its answer, and every finding that the studies have evidence for.
 
     Returns:
-        A dict with the texts `question`, `answer`, `not_shown` and `terms` (explanations of terms), the dict `counts`
-        (of `archives`, `studies` and pooled `runs`), `archives` ({name: title and hardware}), the dict `picture` (of
-        the figure, see `printed_picture`), and the list `findings`. Each finding is a dict with these keys:
+        A dict with the texts `question`, `answer`, `more` (what follows the answer), `not_shown` and `terms`
+        (explanations of terms), the dict `counts` (of `archives`, `studies` and pooled `runs`), `archives` ({name:
+        title and hardware}), the dict `picture` (of the figure, see `printed_picture`), and the list `findings`. Each
+        finding is a dict with these keys:
 
         * `id`, `title`, `short`, `caveat`, `sentence`, `number`: texts; `short` is the finding in at most 20 words,
           `caveat` (may be empty) what is not significant, `sentence` the finding with all its numbers, and `number` the
@@ -511,12 +515,14 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """
     evidence = Evidence.of(studies)
     found = {name: finding for name, find in FINDINGS.items() if (finding := find(evidence))}
+    lead, more = verdict(found)
     axes: dict[str, list[Row]] = {}
     for finding in found.values():
         axes.setdefault(finding.figure.axis, []).extend(finding.figure.rows[:MOST_ROWS])
     return {
         "question": TEXTS["question"],
-        "answer": verdict(found),
+        "answer": lead,
+        "more": more,
         "not_shown": not_shown(evidence),
         "terms": TEXTS["terms"],
         "counts": counts(studies, evidence.found),

@@ -258,8 +258,9 @@ def hopeless(own: Iterable[Price]) -> list[float]:
 
 def is_hopeless(table: Iterable[Price], truth: str) -> bool:
     """Return True if no head can pay on a truth: the softmax loses less than MARGIN at all widths that decide."""
-    own = [price for price in table if price.truth == truth]
-    return bool(own) and {price.width for price in candidates(own)} <= set(hopeless(own))
+    softmax = [price for price in table if (price.truth, price.model) == (truth, BASELINE)]
+    widths = {price.width for price in softmax if price.width >= LEAST_WIDTH}
+    return bool(widths) and widths <= set(hopeless(softmax))
 
 
 def sentence(table: Sequence[Price], truth: str) -> str:
