@@ -19,6 +19,13 @@ PROGRAM = """
 import os, signal, sys, time
 from softmax_bottleneck.jobs import forkserver
 forkserver.import_module = len  # nothing is imported
+obey = forkserver._obey
+forkserver._obey = lambda step: time.sleep(0.2) or obey(step)
+
+class SlowError(RuntimeError):
+    def __str__(self):
+        time.sleep(0.5)  # the thread above runs before the traceback is written
+        return "a bug"
 
 def run(words):
     received = []
@@ -30,7 +37,7 @@ def run(words):
     if words[0] == "dies":
         os.kill(os.getpid(), signal.SIGKILL)
     if words[0] == "raises":
-        raise RuntimeError("a bug")
+        raise SlowError
     return 40 + received[0] if received else int(words[1])
 
 forkserver.serve({}, run)
@@ -79,7 +86,7 @@ def test_a_fork_has_the_files_folder_and_environment_of_its_step(environment, tm
 def test_a_step_fails_if_its_fork_does(environment, how: str) -> None:
     step = start(environment, how)
     _, err = step.communicate(timeout=60)
-    assert step.returncode == 1 and ("RuntimeError: a bug" in err) == (how == "raises")
+    assert step.returncode == 1 and ("SlowError: a bug" in err) == (how == "raises")
 
 
 @pytest.mark.fault("A18", "A22")

@@ -30,7 +30,7 @@ LIBRARIES = ("OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "GOTO_NUM", "VECLIB_MAXIMUM",
 COLLECT_AFTER = 5000  # objects; at the usual 700, the garbage collector makes importing torch a tenth slower
 PROGRAM = "from softmax_bottleneck import __main__ as program; program.forkserver.serve({}, program.main)"
 ACCEPTED, GO = b"+", b"\0"
-FAILED = 1  # exit code of a step whose fork was killed
+FAILED = 1  # exit code of a step whose fork raised an exception or was killed
 
 
 def _conditions() -> str:
@@ -137,7 +137,11 @@ def _work(step: socket.socket, conditions: str, run: Callable[[list[str]], int])
     step.sendall(ACCEPTED)
     step.recv(len(GO))  # from now on, the step passes signals on
     threading.Thread(target=_obey, args=(step,), daemon=True).start()
-    code = run(words)
+    try:
+        code = run(words)
+    except BaseException as error:  # left to propagate, it would close the socket, at which `_obey` kills this process
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = FAILED
     sys.stdout.flush()
     step.sendall(bytes([code]))
     os._exit(code)
