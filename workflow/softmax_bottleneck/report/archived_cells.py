@@ -10,12 +10,14 @@ then the larger model.
 from dataclasses import replace
 from functools import cache
 
+from softmax_bottleneck.records import records
 from softmax_bottleneck.report import archive, views
 from softmax_bottleneck.report.cells import Cell, Table
 from softmax_bottleneck.report.source import PAPER_STUDY, bundled_dataset, published_dataset
 from softmax_bottleneck.study import Study, load_experiment, load_study, load_yaml
 
 Key = tuple[str, str, str, str, str]  # published corpus, key of the row, heading of the column, metric, stage
+Needed = frozenset[tuple[str, str]]  # published corpus and model (empty: none) of the runs that cells are made of
 Rank = tuple[bool, int, float]  # of an archive: has the published setting, number of runs, parameters of the model
 
 
@@ -24,8 +26,9 @@ def fill(table: Table, study: Study) -> Table:
 
     The module's docstring has the order of preference among archives. A cell without an archived value stays empty.
     """
-    is_complete = not any(cell.is_empty for _, _, _, cell in table.every_cell)
-    best = {} if is_complete else best_cells(table.experiment.id, study.name)
+    empty = [(dataset, cell) for dataset, _, _, cell in table.every_cell if cell.is_empty]
+    needed = frozenset((published_corpus(study, dataset), cell.runs.rpartition("/")[2]) for dataset, cell in empty)
+    best = best_cells(table.experiment.id, study.name, needed) if needed else {}
     titles = {one.study: one.title for one in archive.load_all()} if best else {}
     sections = []
     for section in table.sections:
@@ -62,15 +65,19 @@ def published_corpus(study: Study, dataset: str) -> str:
 
 
 @cache
-def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
+def best_cells(experiment: str, own: str, needed: Needed | None = None) -> dict[Key, Cell]:
     """Return the preferred archived cell for each key (see `key_of`) of an experiment's table.
 
     Each cell names the study and hardware of its value. Keys without an archived cell are absent. All archives of the
-    study named `own`, whose cells are to be filled, are left out.
+    study named `own`, whose cells are to be filled, are left out, and so are archives without runs that are `needed`
+    (None: of any model), because the construction of a table takes time.
     """
     ranked: list[tuple[Rank, Key, Cell]] = []
     for archived in archive.load_all():
-        study, found = study_of(archived.study) if archived.study != own else None, archived.records
+        found = archived.records
+        if archived.study == own or not (needed is None or _has(archived.study, found, needed)):
+            continue
+        study = study_of(archived.study)
         planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
         if study is None or planned is None:
             continue
@@ -91,6 +98,17 @@ def best_cells(experiment: str, own: str) -> dict[Key, Cell]:
     for _, key, cell in sorted(ranked, key=lambda entry: entry[0], reverse=True):
         best.setdefault(key, cell)
     return best
+
+
+def _has(name: str, found: records.Records, needed: Needed) -> bool:
+    """Return True if an archive of the study `name` has a run that is needed, or if a cell needs no run."""
+    models = {model for _, model in needed}
+    if "" in models:
+        return True
+    if models.isdisjoint(found.states["model"]) or not (study := study_of(name)):
+        return False
+    pairs = zip(found.states["dataset"], found.states["model"], strict=True)
+    return not needed.isdisjoint((published_corpus(study, dataset), model) for dataset, model in set(pairs))
 
 
 @cache
