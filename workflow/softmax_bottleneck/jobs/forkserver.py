@@ -6,7 +6,8 @@ environment, working directory and standard files. A fork of the server then doe
 waits: it passes signals on to the fork, and ends with its exit code. If it is killed, so is the fork.
 
 A step does its own work if there is no server, or if a fork would compute with another interpreter, another number of
-threads or older code. Every step imports this module first, so that it imports only the standard library.
+threads, older code or older files in config/. Every step imports this module first, so that it imports only the
+standard library.
 """
 
 import gc
@@ -24,11 +25,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
+PACKAGE = Path(__file__).parents[1]
+CONFIG = PACKAGE.parents[1] / "config"
 VARIABLE = "SOFTMAX_BOTTLENECK_FORKSERVER"  # the hexadecimal address of the server
 # Read when a library is loaded; Snakemake sets them for every step.
 LIBRARIES = ("OMP_NUM", "OPENBLAS_NUM", "MKL_NUM", "GOTO_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
 COLLECT_AFTER = 5000  # objects; at the usual 700, the garbage collector makes importing torch a tenth slower
 PROGRAM = "from softmax_bottleneck import __main__ as program; program.forkserver.serve({}, program.main)"
+STEPS = ("train", "finetune", "dynamic", "fit", "measure")
+MEASUREMENTS = ("evaluate", "spectrum", "wordsim")  # which `measure` imports when it takes them
 ACCEPTED, GO = b"+", b"\0"
 FAILED = 1  # exit code of a step whose fork raised an exception or was killed
 
@@ -36,8 +41,8 @@ FAILED = 1  # exit code of a step whose fork raised an exception or was killed
 def _conditions() -> str:
     """Return a text that is equal in two processes if the same command line has the same result in both."""
     threads = [os.environ.get(f"{name}_THREADS") for name in LIBRARIES]
-    code = sorted((str(path), path.stat().st_mtime_ns) for path in Path(__file__).parents[1].rglob("*.py"))
-    return json.dumps([sys.executable, threads, code])
+    files = (*PACKAGE.rglob("*.py"), *CONFIG.rglob("*.yaml"))
+    return json.dumps([sys.executable, threads, sorted((str(path), path.stat().st_mtime_ns) for path in files)])
 
 
 def _is_own(peer: socket.socket) -> bool:
@@ -98,20 +103,29 @@ def started(threads: int, log: BinaryIO, preexec_fn: Callable[[], object] | None
 
 def serve(descriptor: int, run: Callable[[list[str]], int]) -> NoReturn:
     """Fork a process for every step that connects to the socket with this descriptor; `run` runs its command line."""
-    from softmax_bottleneck.store.fingerprint import step_code
-
     listener, conditions = socket.socket(fileno=descriptor), _conditions()
     gc.set_threshold(COLLECT_AFTER)
-    for name in ("finetune", "dynamic", "fit", "measure"):
-        step_code(name)  # is cached, and every fork needs it
-    for module in ("steps.finetune", "steps.dynamic", "steps.fit", "measuring.evaluate", "measuring.spectrum"):
-        import_module(f"softmax_bottleneck.{module}")
+    _prepare()
     gc.freeze()  # else the garbage collectors of the forks would copy this memory
     signal.signal(signal.SIGCHLD, _reap)
     while True:
         with listener.accept()[0] as step:
             if not os.fork():
                 _work(step, conditions, run)
+
+
+def _prepare() -> None:
+    """Import and cache what every fork needs, such as schemas and the declarations and fingerprints of heads."""
+    from softmax_bottleneck.store.errors import ExpectedError
+    from softmax_bottleneck.store.fingerprint import step_code
+    from softmax_bottleneck.study import load_study
+
+    for module in (*(f"steps.{step}" for step in STEPS), *(f"measuring.{name}" for name in MEASUREMENTS)):
+        import_module(f"softmax_bottleneck.{module}")
+    for step in STEPS:
+        step_code(step)
+    with suppress(ExpectedError):
+        load_study(CONFIG / "demo.yaml")
 
 
 def _reap(*_: object) -> None:
