@@ -63,7 +63,7 @@ class RankDemo:
         input_scale: standard deviation of the elements of context vectors, which are normal.
         tanh: True if the components are g_k = tanh(U_k x + a_k), as in Yang et al. 2018; False for no tanh.
         dtype: number type in which ln P is computed, "float32" or "float64".
-        probabilities: True if the ranks of P are computed besides those of ln P.
+        probabilities: True if the ranks of P, which are full in every sample, are computed for the first sample.
         draws: number of independent samples of contexts and weights.
         seed: seed from which the random stream of every sample is derived.
     """
@@ -156,13 +156,14 @@ def rank_demo(settings: RankDemo, say: Say) -> Iterator[Row]:
 
     The metric `rank` is comparable to the published ranks: it is the Press rank of ln P, at float32's epsilon.
     `rank_numpy` uses the default tolerance of numpy.linalg.matrix_rank instead: sigma_max max(m, n) eps, with the
-    epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P instead of ln P; they are left out
-    if `settings.probabilities` is False. Within a sample all layers share context vectors, word matrix and bias. A
-    larger K keeps the components of the smaller K and adds new ones. A softmax has no components, so its ranks are
-    repeated for every K, as in the published table.
+    epsilon of `settings.dtype`. `rank_p` and `rank_p_numpy` are the same ranks of P instead of ln P, of the first
+    sample alone; they are left out if `settings.probabilities` is False. Within a sample all layers share context
+    vectors, word matrix and bias. A larger K keeps the components of the smaller K and adds new ones. A softmax has no
+    components, so its ranks are repeated for every K, as in the published table.
     """
     for draw in range(settings.draws):
-        for model, components, spectra in _layers(settings, draw):
+        with_p = settings.probabilities and draw == 0
+        for model, components, spectra in _layers(replace(settings, probabilities=with_p), draw):
             counted = {}
             for metric, spectrum in spectra.items():
                 counted[metric] = ranks.press_rank(spectrum.sigma, spectrum.m, spectrum.n).rank

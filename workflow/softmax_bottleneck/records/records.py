@@ -44,7 +44,7 @@ class Doubts(NamedTuple):
     runs: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Records:
     """The results of all runs of a study.
 
@@ -158,7 +158,7 @@ class Records:
         """
         return self.details.get(path, {}).get(key)
 
-    @property
+    @cached_property
     def synthetic(self) -> pd.DataFrame:
         """The rows of numbers that come from no training run, such as fits to known distributions."""
         return self.rows[self.rows["run_id"] == ""]

@@ -9,7 +9,7 @@ and the control of config/price-control.yaml.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -98,10 +98,16 @@ def prices_of(*studies: Records) -> list[Price]:
     """
     longest = dict[tuple[str, str, float], Price]()
     for records in studies:
-        for price in prices(*fits_of(records)):
+        for price in _unjudged(records):
             cell = price.truth, price.model, price.width
             longest[cell] = max(longest.get(cell, price), price, key=lambda price: price.updates)
     return judged(list(longest.values()))
+
+
+@cache
+def _unjudged(records: Records) -> list[Price]:
+    """Return `prices` of some records; several findings, claims and tables ask for those of an archive."""
+    return prices(*fits_of(records))
 
 
 def fits_of(records: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
