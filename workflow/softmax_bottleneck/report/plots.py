@@ -190,10 +190,10 @@ def crossed(
 
 
 def legend(canvas: Canvas, names: Mapping[str, str], looks: Mapping[str, Style]) -> None:
-    """Add a legend below all panels. `names` is {model: printed name}, and `looks` is {model: style}."""
+    """Add a legend of lines and markers below all panels. `names` is {model: printed name}, `looks` {model: style}."""
     handles = [
-        Line2D([], [], color=looks[model].colour, linestyle=looks[model].dash, linewidth=2.2, label=name)
-        for model, name in names.items()
+        Line2D([], [], **look.dot | {"linestyle": look.dash}, linewidth=2.2, label=name)
+        for look, name in ((looks[model], name) for model, name in names.items())
     ]
     if handles:
         entry, letter = LEGEND_INCHES
