@@ -252,10 +252,9 @@ def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound(shipped) ->
 
 def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value() -> None:
     own = only([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(49)))])
-    sides = {"label": own.label, "model": own.model, "baseline": own.baseline}
+    sides = (own.label, own.model, own.baseline)
     named = [
-        contrasts.Named(**sides, study=f"p = {p}", adjusted_p=p, tests=1)
-        for p in (math.nan, 0.01, 0.03, 0.02, math.nan)
+        contrasts.Named(*sides, study=f"p = {p}", adjusted_p=p, tests=1) for p in (math.nan, 0.01, 0.03, 0.02, math.nan)
     ]
     for order in (named, named[::-1], named[:3], named[2:]):  # one without a p-value never counts
         assert [one.adjusted_p for one in contrasts.distinct(order)] == [0.03]

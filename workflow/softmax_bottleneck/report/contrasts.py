@@ -354,7 +354,8 @@ def families(pairs: Sequence[tuple[str, Contrast]]) -> list[Named]:
         family = [contrast for name, contrast in pairs if name == study]
         adjusted = holm([contrast.p for contrast in family])
         tests = sum(not math.isnan(p) for p in adjusted)
-        for contrast, p in zip(family, adjusted, strict=True):
-            sides = {"label": contrast.label, "model": contrast.model, "baseline": contrast.baseline}
-            named.append(Named(**sides, study=study, adjusted_p=p, tests=tests))
+        named += [
+            Named(one.label, one.model, one.baseline, study=study, adjusted_p=p, tests=tests)
+            for one, p in zip(family, adjusted, strict=True)
+        ]
     return named

@@ -92,7 +92,6 @@ class Finding:
         is_named: True if a study's file named the comparison before its runs; otherwise the finding is exploratory.
         facts: {placeholder: value} for the sentences of the finding in report/findings.yaml.
         details: further numbers, one text each.
-        more: keys of further sentences in report/findings.yaml that apply.
     """
 
     state: str
@@ -102,23 +101,22 @@ class Finding:
     is_named: bool
     facts: Mapping[str, Any] = field(default_factory=dict)
     details: Sequence[str] = ()
-    more: Sequence[str] = ()
 
 
-def _rows(own: Sequence[Contrast], others: Sequence[Contrast]) -> list[Row]:
-    """Return rows of a figure: named contrasts first, then exploratory ones in the second colour.
+def _figure(shown: Sequence[Contrast]) -> DotPlot:
+    """Return the figure of some contrasts, of which the exploratory ones have the second colour.
 
     The label of a row is the first that differs from those of the other rows of its head. Without an interval, it
     has the numbers of seeds, too.
     """
     rows: list[Row] = []
-    for one in (*own, *others):
-        rivals = [other.setting.labels for other in (*own, *others) if other is not one and _head(other) == _head(one)]
+    for one in shown:
+        rivals = [other.setting.labels for other in shown if other is not one and _head(other) == _head(one)]
         unique = (label for n, label in enumerate(one.setting.labels) if all(label != labels[n] for labels in rivals))
         parts = [_head(one), next(unique, one.setting.label), *([] if one.ends else [numbers.counts(one.n)])]
         low, high = one.ends or (one.change, one.change)
-        rows.append(Row(", ".join(parts), one.change, low, high, is_second=len(rows) >= len(own)))
-    return rows
+        rows.append(Row(", ".join(parts), one.change, low, high, is_second=not isinstance(one, Named)))
+    return DotPlot(rows, CHANGE)
 
 
 def _head(contrast: Contrast) -> str:
@@ -155,7 +153,7 @@ def _by_mixing(
     return Finding(
         state=FAILS if is_higher else HOLDS if lower else OPEN,
         number=same[0].text,
-        figure=DotPlot(_rows(same, unnamed), CHANGE),
+        figure=_figure([*same, *unnamed]),
         studies=[name for one in [*same, *unnamed] for name in one.studies],
         is_named=True,
         facts={
@@ -228,11 +226,10 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
     gains, gains_shared = ([one for one in group if one.is_lower] for group in (own, shared))
     is_fair = all(one.has_equal_search for one in own)
     is_open = bool(gains_shared) or not is_fair or any(one.is_lower for one in designed)
-    shown = [*own, *designed]
     return Finding(
         state=FAILS if gains else OPEN if is_open else HOLDS,
         number=own[0].text,
-        figure=DotPlot(_rows(shown, others), CHANGE),
+        figure=_figure([*own, *designed, *others]),
         studies=[name for one in [*every, *others] for name in one.studies],
         is_named=True,
         facts={
@@ -249,18 +246,15 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
             "time": contrasts.time_range(own),
             "ranks": numbers.span([one.rank for one in every], 0),
             "basis": contrasts.basis(own),
-            "language": "; ".join(_designed(one) for one in designed),
+            "language": "; ".join(
+                f"{_head(one)}, {one.short_text}, {numbers.counts(one.n)}, {one.bracketed}" for one in designed
+            ),
         },
         details=[
             *(one.text for one in [*own[1:], *rest]),
             *(f"At shared learning rates: {one.text}" for one in shared),
         ],
-        more=["language"] if designed else [],
     )
-
-
-def _designed(one: Contrast) -> str:
-    return f"{_head(one)}, {one.short_text}, {numbers.counts(one.n)}, {one.bracketed}"
 
 
 def known_distributions(evidence: Evidence) -> Finding | None:
@@ -375,7 +369,7 @@ def same_time(evidence: Evidence) -> Finding | None:
     return Finding(
         state=HOLDS if above and not below else FAILS if below and not above else EQUAL if are_equal else OPEN,
         number=own[0].text,
-        figure=DotPlot(_rows(own, others), CHANGE),
+        figure=_figure([*own, *others]),
         studies=[name for one in [*own, *others] for name in one.studies],
         is_named=True,
         facts={
@@ -536,13 +530,14 @@ def _kind(finding: Finding, studies: Sequence[FinishedStudy]) -> str:
 def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return a finding as a dict of texts; the range of its figure is that of `rows`."""
     texts = TEXTS["findings"][name]
+    sentences = [texts[finding.state], texts["language"] if finding.facts.get("language") else ""]
     figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS], range_rows=rows)
     return {
         "id": name,
         "title": texts["title"],
         "short": texts["short"][finding.state].format(**finding.facts),
         "caveat": texts["caveat"].format(**finding.facts) if finding.facts.get("unclear") else "",
-        "sentence": " ".join(texts[key].format(**finding.facts) for key in (finding.state, *finding.more)),
+        "sentence": " ".join(filter(None, sentences)).format(**finding.facts),
         "kind": _kind(finding, studies),
         "number": finding.number,
         "overturn": texts["overturn"].format(weak=numbers.number(WEAK)),

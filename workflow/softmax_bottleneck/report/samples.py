@@ -10,7 +10,7 @@ import math
 import statistics
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from softmax_bottleneck.heads.registry import declarations
@@ -26,7 +26,6 @@ RATE, WIDTH, SECONDS = "learning_rate", "embedding_size", "sec_per_epoch"
 NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-sgd": "", "nt-asgd": "NT-ASGD"}
 
 
-@cache
 def corpus_of(dataset: str) -> str:
     """Return the corpus of a dataset: a cut of a corpus is that corpus, such as `ptb` for `ptb-small`."""
     data = bundled_dataset(dataset)
@@ -211,19 +210,14 @@ def _trained_runs(study: FinishedStudy) -> Iterator[tuple[Model, Hashable, Train
     values: dict[str, Any] = {str(run_id): part.to_dict() for run_id, part in plain.groupby("run_id")["value"]}
     for state in study.records.states.to_dict("records"):
         run, metrics = study.settings.get((state["dataset"], state["model"])), values.get(state["run_id"], {})
-        if run is None or _repeats_tokens(run.dataset) or not (TEST_PPL in metrics or state["state"] == "diverged"):
+        if run is None or not (TEST_PPL in metrics or state["state"] == "diverged"):
             continue
+        if (data := bundled_dataset(run.dataset)) and data.repeat:
+            continue  # its tokens never occur in train, so that its test perplexity says nothing
         machine, rate = f"{state['hardware']}, {run.threads} threads", run.schedule.learning_rate
         trained = TrainedRun(study=study.name, seed=int(state["seed"]), machine=machine, rate=rate, values=metrics)
         model = model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
         yield model, (state["run_id"], machine, metrics.get(SECONDS)), trained
-
-
-@cache
-def _repeats_tokens(dataset: str) -> bool:
-    """Return True if test perplexity says nothing on a dataset, because its tokens never occur in train."""
-    data = bundled_dataset(dataset)
-    return bool(data and data.repeat)
 
 
 def model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
