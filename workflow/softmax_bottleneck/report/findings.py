@@ -41,7 +41,7 @@ CHANGE = "change of test perplexity, % (square: exploratory)"  # an axis, whose 
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
 ALL_HEADS = "with all heads"
-HOLDS, OPEN, FAILS, EQUAL = "holds", "open", "fails", "equal"  # states, and keys of texts in report/findings.yaml
+HOLDS, OPEN, FAILS = "holds", "open", "fails"  # states, and keys of texts in report/findings.yaml
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,11 @@ def _figure(shown: Sequence[Contrast]) -> DotPlot:
     return DotPlot(rows, CHANGE)
 
 
+def _state(otherwise: str, **conditions: object) -> str:
+    """Return the first state whose condition is true, or `otherwise`."""
+    return next((state for state, condition in conditions.items() if condition), otherwise)
+
+
 def _head(contrast: Contrast) -> str:
     return contrast.label.partition(" against")[0].rstrip(",")
 
@@ -149,9 +154,8 @@ def _by_mixing(
     }
     gaining = {corpus_of(one.setting.dataset) for one in lower}
     unclear = [one for one in unnamed if one.is_equal_size and not (one.setting.is_synthetic or one.sign)]
-    is_higher = any(one.is_higher for one in same)
     return Finding(
-        state=FAILS if is_higher else HOLDS if lower else OPEN,
+        state=_state(OPEN, fails=any(one.is_higher for one in same), holds=lower),
         number=same[0].text,
         figure=_figure([*same, *unnamed]),
         studies=[name for one in [*same, *unnamed] for name in one.studies],
@@ -227,7 +231,7 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
     is_fair = all(one.has_equal_search for one in own)
     is_open = bool(gains_shared) or not is_fair or any(one.is_lower for one in designed)
     return Finding(
-        state=FAILS if gains else OPEN if is_open else HOLDS,
+        state=_state(HOLDS, fails=gains, open=is_open),
         number=own[0].text,
         figure=_figure([*own, *designed, *others]),
         studies=[name for one in [*every, *others] for name in one.studies],
@@ -274,13 +278,12 @@ def known_distributions(evidence: Evidence) -> Finding | None:
     (table, study, _), *smaller = sorted(tested, key=lambda fits_of_study: -len(fits_of_study[0]))
     pearson, spearman = _correlations(table), correlation(table, ranked=True)
     is_weak = [max(abs(estimate.low), abs(estimate.high)) < WEAK for estimate in pearson.values()]
-    not_all = OPEN if any(is_weak) else FAILS
     values = [f"{numbers.number(estimate.value, signed=True)} {heads}" for heads, estimate in pearson.items()]
     gaps = _gaps_closed(study)
     shown = [gap for gap in gaps if gap["low"] is not None and gap["high"] is not None and gap["low"] > LEAST_GAP]
     rows = [Row(_fitted(gap["what"]), gap["value"], gap["low"], gap["high"], is_second=True) for gap in shown]
     return Finding(
-        state=HOLDS if all(is_weak) else not_all,
+        state=_state(FAILS, holds=all(is_weak), open=any(is_weak)),
         number=f"Pearson’s correlation of log Press rank and log KL, {numbers.counts(spearman.n)} seeds: "
         + "; ".join(f"{_signed(estimate)} {heads}" for heads, estimate in pearson.items()),
         figure=DotPlot(rows, "share of the softmax’s KL gap closed, %"),
@@ -350,7 +353,7 @@ def same_time(evidence: Evidence) -> Finding | None:
     """Return the finding on MoS against a wider softmax that trains as long; None if no study named this contrast.
 
     It holds if MoS is significantly above the softmax on a corpus and below it on none, and fails the other way round.
-    It is EQUAL if every interval lies inside the margin that the studies declared. MoS with other inner widths that
+    It is `equal` if every interval lies inside the margin that the studies declared. MoS with other inner widths that
     train no longer than that softmax are exploratory; those not significantly above it are the caveat.
     """
     own = evidence.labelled(SAME_TIME)
@@ -367,7 +370,7 @@ def same_time(evidence: Evidence) -> Finding | None:
     }
     others, unclear = list(sizes), [other for other in sizes if other.sign <= 0]
     return Finding(
-        state=HOLDS if above and not below else FAILS if below and not above else EQUAL if are_equal else OPEN,
+        state=_state(OPEN, holds=above and not below, fails=below and not above, equal=are_equal),
         number=own[0].text,
         figure=_figure([*own, *others]),
         studies=[name for one in [*own, *others] for name in one.studies],

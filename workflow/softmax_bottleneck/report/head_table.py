@@ -45,7 +45,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     """
     evidence = findings.Evidence.of(studies)
     samples, same_time, heads = evidence.samples, evidence.labelled(findings.SAME_TIME), findings.heads()
-    by_head = {label: contrasts.against_baseline(samples, label, head) for label, head in heads.items()}
+    by_head = {label: evidence.against(label) for label in heads}
     every = list(itertools.chain.from_iterable(by_head.values()))
     counts = Counter(contrast.setting for contrast in every)
     settings = [setting for setting in settings_of(samples) if setting in counts]
@@ -102,11 +102,10 @@ def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast],
     on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
     equal = [contrast for contrast in on_text if contrast.is_equal_size]
     rivals = [*named, *(rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast)))]
-    times = [numbers.span([*rival.times(1).values()]) for rival in rivals]
-    texts = [
-        f"{rival.short_text} on {rival.setting.label} ({time} × its time, n = {min(rival.n)})"
-        for rival, time in zip(rivals, times, strict=True)
-    ]
+    texts = (
+        f"{r.short_text} on {r.setting.label} ({contrasts.time_range([r], least=1)} × its time, n = {min(r.n)})"
+        for r in rivals
+    )
     return "; ".join(texts) or numbers.DASH
 
 
