@@ -27,6 +27,7 @@ from softmax_bottleneck.report.claims import both_sides, natural  # noqa: E402
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
 from softmax_bottleneck.report.page import environment  # noqa: E402
+from softmax_bottleneck.report.samples import model_of, pick, pool_runs, settings_of  # noqa: E402
 
 README, PAGE, EVIDENCE = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "evidence.md"
 FIGURES = ROOT / "docs" / "findings"
@@ -114,7 +115,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     found = findings.answer(studies)
     picture, count = found["picture"], found["counts"]
     about = f"Results are from {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
-    whole = findings.picture(contrasts.samples(studies))
+    whole = findings.picture(pool_runs(studies))
     lines = [
         "",
         f"**{found['answer']}** {found['more']}".strip(),
@@ -341,9 +342,9 @@ def searched(studies: Sequence[FinishedStudy], archived: FinishedStudy) -> list[
 
     Seconds are the lowest on a machine that all models ran on. They and ranks are those of the first of SEARCHED.
     """
-    pool, runs = contrasts.samples(studies), archived.settings
+    pool, runs = pool_runs(studies), archived.settings
     labels = dict(archived.records.states[["model", "label"]].itertuples(index=False))
-    samples = {key: pool[contrasts.model_of(run)] for key, run in runs.items() if key[0] in SEARCHED}
+    samples = {key: pool[model_of(run)] for key, run in runs.items() if key[0] in SEARCHED}
     machine = min(set.intersection(*(set(sample.seconds) for sample in samples.values())))
     columns = [text for name in SEARCHED.values() for text in (f"rate, {name}", f"perplexity, {name}")]
     rows = []
@@ -454,12 +455,12 @@ def steps(studies: Sequence[FinishedStudy]) -> list[str]:
     A row has all archived runs of both heads. Settings without all of STEPS are left out.
     """
     rows = [["setting", "step", "change in perplexity", "share of the gain of MoS", "learning rates"]]
-    found, mixtures = contrasts.samples(studies), findings.TEXTS["heads"]
-    heads = (findings.TEXTS["baseline"], findings.TEXTS["layer"], mixtures["MoC"], mixtures["MoS"])
-    for setting in contrasts.settings_of(found):
-        base = contrasts.pick(found, setting, heads[0])
+    found, mixtures = pool_runs(studies), findings.TEXTS["heads"]
+    heads = (contrasts.BASELINE, findings.TEXTS["layer"], mixtures["MoC"], mixtures["MoS"])
+    for setting in settings_of(found):
+        base = pick(found, setting, heads[0])
         size = base.mean("parameters") if base else 0.0
-        chain = [base, *(contrasts.pick(found, setting, head, size) for head in heads[1:])]
+        chain = [base, *(pick(found, setting, head, size) for head in heads[1:])]
         known = [sample for sample in chain if sample]
         if len(known) == len(STEPS) and not any(sample.n_diverged for sample in known):
             pairs = zip(STEPS[1:], pairwise(known), strict=True)

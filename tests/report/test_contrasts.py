@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import archive, contrasts
+from softmax_bottleneck.report import archive, contrasts, samples
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.contrasts import Contrast
 from softmax_bottleneck.study import study_file as schema
 from trained_examples import Trained, near, study
 
-SOFTMAX, MOC, MOS = {"name": "softmax"}, {"name": "moc"}, {"name": "mos"}
+MOS = {"name": "mos"}
 
 
 def only(studies, head=MOS) -> Contrast:
-    (found,) = contrasts.against_baseline(contrasts.samples(studies), "MoS", head, SOFTMAX)
+    (found,) = contrasts.against_baseline(samples.pool_runs(studies), "MoS", head)
     return found
 
 
@@ -137,9 +137,9 @@ def test_contrasts_that_a_study_declares_are_named() -> None:
         mos=Trained(head="mos", ppl=near(48)), wide=Trained(ppl=near(40), width=64),
     )  # fmt: skip
     own = replace(own, contrasts=schema.Contrasts(family=family, margin=0.01))
-    found = contrasts.named_contrasts(contrasts.samples([own]), [own], {}, {}, {})
-    assert [one.contrast.label for one in found] == ["MoS against tanh layer", "MoS against Softmax, the same time"]
-    assert [one.contrast.change for one in found] == pytest.approx([-4, 20])
+    found = contrasts.named_contrasts(samples.pool_runs([own]), [own], {}, {}, {})
+    assert [one.label for one in found] == ["MoS against tanh layer", "MoS against Softmax, the same time"]
+    assert [one.change for one in found] == pytest.approx([-4, 20])
 
 
 def test_a_diverged_run_is_never_best_and_leaves_no_interval() -> None:
@@ -189,15 +189,15 @@ def test_settings_differ_in_width_and_epochs_and_not_in_inner_width() -> None:
     models = {f"{head}_{width}_{epochs}": Trained(head=head, ppl=near(50), width=width, epochs=epochs)
         for head, width, epochs in product(("softmax", "mos"), (32, 64), (10, 20))}  # fmt: skip
     wide = study("wide", mos=Trained(head="mos", ppl=near(40), inner=256, metrics={"parameters": 1.2e6}))
-    found = contrasts.against_baseline(contrasts.samples([study("many", **models), wide]), "MoS", MOS, SOFTMAX)
+    found = contrasts.against_baseline(samples.pool_runs([study("many", **models), wide]), "MoS", MOS)
     assert len({one.setting for one in found}) == len(found) == 4
     assert all(one.is_equal_size and one.change == pytest.approx(0) for one in found)  # the size nearest the softmax's
 
 
 def test_a_cut_of_a_corpus_is_that_corpus() -> None:
-    assert contrasts.corpus_of("ptb-small") == contrasts.corpus_of("ptb") == "ptb"
-    assert contrasts.corpus_of("wt2-small") == contrasts.corpus_of("wikitext-2") != "ptb"
-    assert contrasts.corpus_of("unknown") == "unknown"
+    assert samples.corpus_of("ptb-small") == samples.corpus_of("ptb") == "ptb"
+    assert samples.corpus_of("wt2-small") == samples.corpus_of("wikitext-2") != "ptb"
+    assert samples.corpus_of("unknown") == "unknown"
 
 
 def test_options_are_matched_in_the_order_of_preference() -> None:
@@ -211,12 +211,12 @@ def test_the_rival_at_equal_time_is_the_best_validated_softmax_that_is_no_slower
     wide = study(softmax=Trained(ppl=near(50)), softmax_64=Trained(ppl=near(46), width=64, metrics=slow),
                  softmax_100=Trained(ppl=near(40), width=100, metrics=slowest),
                  mos=Trained(head="mos", ppl=near(45), metrics=slower))  # fmt: skip
-    found = contrasts.samples([wide])
-    (mos,) = contrasts.against_baseline(found, "MoS", MOS, SOFTMAX)
+    found = samples.pool_runs([wide])
+    (mos,) = contrasts.against_baseline(found, "MoS", MOS)
     rival = contrasts.at_equal_time(found, mos)
     assert rival and rival.change == pytest.approx(100 * (45 / 46 - 1)) and rival.time == "1.5"
-    alone = contrasts.samples([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))])
-    assert contrasts.at_equal_time(alone, *contrasts.against_baseline(alone, "MoS", MOS, SOFTMAX)) is None
+    alone = samples.pool_runs([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))])
+    assert contrasts.at_equal_time(alone, *contrasts.against_baseline(alone, "MoS", MOS)) is None
 
 
 def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_that_chose() -> None:
@@ -224,24 +224,24 @@ def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_th
                 mos=Trained(head="mos", ppl=[10, *near(48)]))  # fmt: skip
     lists = {"plan": {"made-up": {"MoC": ["moc", "softmax"], "MoS": ["mos", "softmax"], "none": ["gss", "softmax"]}}}
     notes = {"plan": {"made-up": "a note"}}
-    found = contrasts.named_contrasts(contrasts.samples([one]), [one], lists, {"plan": {"mos": [1]}}, notes)
+    found = contrasts.named_contrasts(samples.pool_runs([one]), [one], lists, {"plan": {"mos": [1]}}, notes)
     assert {(one.tests, one.note) for one in found} == {(2, "a note")}
-    assert [(one.study, one.contrast.label) for one in found] == [("plan", "MoC"), ("plan", "MoS")]
+    assert [(one.study, one.label) for one in found] == [("plan", "MoC"), ("plan", "MoS")]
     logs = [np.log(near(level)) for level in (49, 48, 50)]
     first, second = (stats.ttest_ind(own, logs[2], equal_var=False).pvalue for own in logs[:2])
     smaller = min(first, second)
-    assert [one.p for one in found] == pytest.approx([max(first, 2 * smaller), 2 * smaller])
+    assert [one.adjusted_p for one in found] == pytest.approx([max(first, 2 * smaller), 2 * smaller])
     partly = study("plan", machine="GPU", softmax=Trained(ppl=near(50)))  # another archive, without most models
-    assert len(contrasts.named_contrasts(contrasts.samples([one, partly]), [one, partly], lists, {}, {})) == 2
-    moc, mos = (one.contrast for one in found)
+    assert len(contrasts.named_contrasts(samples.pool_runs([one, partly]), [one, partly], lists, {}, {})) == 2
+    moc, mos = found
     interleaved = contrasts.families([("plan", moc), ("other", moc), ("plan", mos)])
     assert [(one.study, one.tests) for one in interleaved] == [("plan", 2), ("plan", 2), ("other", 1)]
-    assert [one.p for one in interleaved] == pytest.approx([max(first, 2 * smaller), 2 * smaller, first])
+    assert [one.adjusted_p for one in interleaved] == pytest.approx([max(first, 2 * smaller), 2 * smaller, first])
 
 
 def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound(shipped) -> None:
     """A theorem, so a test of the code: the log-probabilities of Softmax and MoC have rank d + 2 at most."""
-    found = contrasts.samples(archive.load_all())
+    found = samples.pool_runs(archive.load_all())
     ranks = [
         (run.values["rank_press"], model.setting.width + 2)
         for model, sample in found.items() if model.head in ("softmax", "moc")
@@ -252,13 +252,16 @@ def test_no_archived_run_of_a_log_linear_head_exceeds_the_rank_bound(shipped) ->
 
 def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value() -> None:
     own = only([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(49)))])
-    named = [contrasts.Named(f"p = {p}", own, p, 1) for p in (math.nan, 0.01, 0.03, 0.02, math.nan)]
+    sides = (own.label, own.model, own.baseline)
+    named = [
+        contrasts.Named(*sides, study=f"p = {p}", adjusted_p=p, tests=1) for p in (math.nan, 0.01, 0.03, 0.02, math.nan)
+    ]
     for order in (named, named[::-1], named[:3], named[2:]):  # one without a p-value never counts
-        assert [one.p for one in contrasts.distinct(order)] == [0.03]
+        assert [one.adjusted_p for one in contrasts.distinct(order)] == [0.03]
 
 
 def test_perplexities_of_held_out_tokens_are_not_pooled(shipped) -> None:
     """The archived study of repeated tokens has them; its searches minimise updates instead of perplexity."""
     studies = archive.find("repeat")
     assert {choice["by"] for study in studies for choice in study.tuned} == {"steps"}
-    assert not contrasts.samples(studies)
+    assert not samples.pool_runs(studies)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, scatter
+from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, samples, scatter
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.study import study_file as schema
@@ -242,7 +242,7 @@ def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_ope
     assert found(own)["rank-without-mixing"].state == "holds"
     (language,) = (one for one in archive.load_all() if one.study == "gss-settings")
     finding = found(own, language)["rank-without-mixing"]
-    assert finding.state == "open" and finding.more == ["language"] and finding.facts["compared"] == 1
+    assert finding.state == "open" and finding.facts["language"] and finding.facts["compared"] == 1
 
 
 def test_the_answer_follows_from_the_archives(shipped) -> None:
@@ -286,7 +286,7 @@ def test_what_findings_name_exists(shipped) -> None:
     declared = {one.study: len(one.contrasts.family) * len(one.datasets) for one in studies if one.contrasts}
     count += sum(declared.values())
     lists = (findings.TEXTS[key] for key in ("named", "left_out", "notes"))
-    assert len(contrasts.named_contrasts(contrasts.samples(studies), studies, *lists)) == count
+    assert len(contrasts.named_contrasts(samples.pool_runs(studies), studies, *lists)) == count
     assert all(name in declared or noted.keys() <= findings.TEXTS["named"][name].keys()
                for name, noted in findings.TEXTS["notes"].items())  # fmt: skip
 
@@ -319,7 +319,7 @@ def test_the_picture_has_a_dot_per_head_in_the_setting_with_the_most_heads() -> 
                  ss=Trained(head="sigsoftmax", ppl=near(57), metrics=metrics),
                  mos=Trained(head="mos", options=MIXTURE, ppl=near(54), metrics=larger),
                  gss=Trained(head="gss", options={"c": -1.5, "k": 2.5}, ppl=[66.0]))  # fmt: skip
-    drawn = findings.picture(contrasts.samples([few, most]))
+    drawn = findings.picture(samples.pool_runs([few, most]))
     (panel,) = drawn.panels
     dots = {dot.label: dot for dot in panel.dots}
     assert list(dots) == ["Softmax", "SigSoftmax", "GSS", "MoS"] and panel.title == "Ptb-Small"

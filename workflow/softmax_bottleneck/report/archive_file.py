@@ -37,14 +37,18 @@ OPEN = pydantic.ConfigDict(extra="allow", allow_inf_nan=False)  # later versions
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
-def _check_lengths(table: Any) -> None:
-    lengths = {name: len(values) for name, values in vars(table).items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"the columns are no table: {', '.join(f'{name} has {n}' for name, n in lengths.items())}")
+@schema.section
+class Columns:
+    """The columns of a table, which have equal lengths."""
+
+    def __post_init__(self) -> None:
+        lengths = {name: len(values) for name, values in vars(self).items()}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"the columns are no table: {', '.join(f'{name} has {n}' for name, n in lengths.items())}")
 
 
 @schema.section
-class Rows:
+class Rows(Columns):
     """The columns of `Records.rows` except `source` and `std`; a value per measured number."""
 
     table: Column[Text]
@@ -57,12 +61,9 @@ class Rows:
     seed: Column[schema.Seed]
     run_id: Column[Text]
 
-    def __post_init__(self) -> None:
-        _check_lengths(self)
-
 
 @schema.section
-class States:
+class States(Columns):
     """The columns of `Records.states`; a value per run."""
 
     dataset: Column[Text]
@@ -81,9 +82,6 @@ class States:
     interruptions: Column[Count]
     hardware: Column[Text]
     mixed_hardware: Column[schema.Flag | None]
-
-    def __post_init__(self) -> None:
-        _check_lengths(self)
 
 
 @schema.section

@@ -14,11 +14,12 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
-from softmax_bottleneck.report import archive, archived_cells, claims, compare, contrasts, findings, plots, views
+from softmax_bottleneck.report import archive, archived_cells, claims, compare, findings, plots, views
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.numbers import number
 from softmax_bottleneck.report.page import table_page
+from softmax_bottleneck.report.samples import pool_runs
 from softmax_bottleneck.report.side_by_side import as_text, side_by_side
 from softmax_bottleneck.report.source import label, paper_study, published_dataset
 from softmax_bottleneck.store import artefacts, provenance
@@ -51,7 +52,7 @@ def write(study: Study, folder: Path) -> None:
     judged = claims.to_json(study, results, claims.ledger(results, claims.of_study(study), study))
     artefacts.write_json(folder / "claims.json", judged)
     page = page_of(study, results, entries, judged["claims"])
-    overview = findings.picture(contrasts.samples([finished_study(study, results, [])]))
+    overview = findings.picture(pool_runs([finished_study(study, results, [])]))
     artefacts.write_text(folder / "figures" / "overview.svg", overview.svg())
     artefacts.write_text(folder / "figures" / "overview.csv", overview.csv)
     artefacts.write_json(folder / "page.json", page | {"heads": heads, "overview": findings.printed_picture(overview)})

@@ -23,8 +23,9 @@ from softmax_bottleneck.report.claims import known_distributions as fits
 from softmax_bottleneck.report.claims import natural
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
-from softmax_bottleneck.report.contrasts import Contrast, Model, Named, Sample
+from softmax_bottleneck.report.contrasts import Contrast, Named
 from softmax_bottleneck.report.dot_plot import DotPlot, Row
+from softmax_bottleneck.report.samples import Model, Sample, corpus_of, pool_runs, settings_of
 from softmax_bottleneck.report.scatter import ABOUT, Scatter, panels
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval, student
 from softmax_bottleneck.statistics.pooled import share_of_gain
@@ -40,7 +41,7 @@ CHANGE = "change of test perplexity, % (square: exploratory)"  # an axis, whose 
 MOST_ROWS = 10  # of a figure; further rows are not drawn
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
 ALL_HEADS = "with all heads"
-HOLDS, OPEN, FAILS, EQUAL = "holds", "open", "fails", "equal"  # states, and keys of texts in report/findings.yaml
+HOLDS, OPEN, FAILS = "holds", "open", "fails"  # states, and keys of texts in report/findings.yaml
 
 
 @dataclass(frozen=True)
@@ -48,23 +49,23 @@ class Evidence:
     """The input of the findings: all studies, the pooled samples, and the contrasts named beforehand."""
 
     studies: Sequence[FinishedStudy]
-    found: Mapping[Model, Sample]
+    samples: Mapping[Model, Sample]
     named: Sequence[Named]
 
     @classmethod
     def of(cls, studies: Sequence[FinishedStudy]) -> "Evidence":
         """Return the evidence of some studies."""
-        found = contrasts.samples(studies)
+        found = pool_runs(studies)
         lists, left_out, notes = (TEXTS[key] for key in ("named", "left_out", "notes"))
         return cls(studies, found, contrasts.named_contrasts(found, studies, lists, left_out, notes))
 
     def against(self, label: str) -> list[Contrast]:
         """Return the exploratory contrasts of a head of report/findings.yaml with the softmax, one per setting."""
-        return contrasts.against_baseline(self.found, label, heads()[label], TEXTS["baseline"])
+        return contrasts.against_baseline(self.samples, label, heads()[label])
 
     def labelled(self, label: str) -> list[Named]:
         """Return the named contrasts with this label that have an interval, each pair of models once."""
-        return contrasts.distinct(one for one in self.named if one.contrast.label == label and one.contrast.ends)
+        return contrasts.distinct(one for one in self.named if one.label == label and one.ends)
 
 
 def heads() -> dict[str, Mapping[str, Any]]:
@@ -91,7 +92,6 @@ class Finding:
         is_named: True if a study's file named the comparison before its runs; otherwise the finding is exploratory.
         facts: {placeholder: value} for the sentences of the finding in report/findings.yaml.
         details: further numbers, one text each.
-        more: keys of further sentences in report/findings.yaml that apply.
     """
 
     state: str
@@ -101,23 +101,27 @@ class Finding:
     is_named: bool
     facts: Mapping[str, Any] = field(default_factory=dict)
     details: Sequence[str] = ()
-    more: Sequence[str] = ()
 
 
-def _rows(own: Sequence[Contrast], others: Sequence[Contrast]) -> list[Row]:
-    """Return rows of a figure: named contrasts first, then exploratory ones in the second colour.
+def _figure(shown: Sequence[Contrast]) -> DotPlot:
+    """Return the figure of some contrasts, of which the exploratory ones have the second colour.
 
     The label of a row is the first that differs from those of the other rows of its head. Without an interval, it
     has the numbers of seeds, too.
     """
     rows: list[Row] = []
-    for one in (*own, *others):
-        rivals = [other.setting.labels for other in (*own, *others) if other is not one and _head(other) == _head(one)]
+    for one in shown:
+        rivals = [other.setting.labels for other in shown if other is not one and _head(other) == _head(one)]
         unique = (label for n, label in enumerate(one.setting.labels) if all(label != labels[n] for labels in rivals))
         parts = [_head(one), next(unique, one.setting.label), *([] if one.ends else [numbers.counts(one.n)])]
         low, high = one.ends or (one.change, one.change)
-        rows.append(Row(", ".join(parts), one.change, low, high, is_second=len(rows) >= len(own)))
-    return rows
+        rows.append(Row(", ".join(parts), one.change, low, high, is_second=not isinstance(one, Named)))
+    return DotPlot(rows, CHANGE)
+
+
+def _state(otherwise: str, **conditions: object) -> str:
+    """Return the first state whose condition is true, or `otherwise`."""
+    return next((state for state, condition in conditions.items() if condition), otherwise)
 
 
 def _head(contrast: Contrast) -> str:
@@ -132,31 +136,29 @@ def _by_mixing(
     `more` are the labels of further named contrasts, which are only shown. The finding fails if the perplexity is
     significantly higher on a corpus. Otherwise it holds if the perplexity is significantly lower on one.
     """
-    own = [one for one in evidence.named if one.contrast.label == label and one.contrast.setting.is_lstm]
-    natural = contrasts.distinct(one for one in own if not one.contrast.setting.is_synthetic)
-    same = sorted(natural, key=lambda one: not one.contrast.is_tuned)  # the bracketed ones give the main number
+    own = [one for one in evidence.named if one.label == label and one.setting.is_lstm]
+    natural = contrasts.distinct(one for one in own if not one.setting.is_synthetic)
+    same = sorted(natural, key=lambda one: not one.is_tuned)  # the bracketed ones give the main number
     if not same:
         return None
-    also = contrasts.distinct(one for one in evidence.named if one.contrast.label in more)
-    shown = [one.contrast for one in same]
-    unnamed = [one for one in others if one.setting not in {contrast.setting for contrast in shown}]
-    lower = [one.contrast for one in same if one.is_lower]
-    rest = [one.contrast for one in same if not one.is_lower]
+    also = contrasts.distinct(one for one in evidence.named if one.label in more)
+    unnamed = [one for one in others if one.setting not in {contrast.setting for contrast in same}]
+    lower = [one for one in same if one.is_lower]
+    rest = [one for one in same if not one.is_lower]
     changes = " and ".join(map(_change, lower))
     changes += "; not significantly on " + " and ".join(map(_change, rest)) if rest else ""
     without = {
-        contrasts.corpus_of(one.contrast.setting.dataset): f"; {one.contrast.setting.labels[0]}: "
-        f"{one.contrast.change_text}, not significant (p = {numbers.p_value(one.p)})"
+        corpus_of(one.setting.dataset): f"; {one.setting.labels[0]}: "
+        f"{one.change_text}, not significant (p = {numbers.p_value(one.adjusted_p)})"
         for one in reversed(same)
     }
-    gaining = {contrasts.corpus_of(one.setting.dataset) for one in lower}
+    gaining = {corpus_of(one.setting.dataset) for one in lower}
     unclear = [one for one in unnamed if one.is_equal_size and not (one.setting.is_synthetic or one.sign)]
-    is_higher = any(one.contrast.change > 0 and one.p < ALPHA for one in same)
     return Finding(
-        state=FAILS if is_higher else HOLDS if lower else OPEN,
+        state=_state(OPEN, fails=any(one.is_higher for one in same), holds=lower),
         number=same[0].text,
-        figure=DotPlot(_rows(shown, unnamed), CHANGE),
-        studies=[name for one in [*shown, *unnamed] for name in one.studies],
+        figure=_figure([*same, *unnamed]),
+        studies=[name for one in [*same, *unnamed] for name in one.studies],
         is_named=True,
         facts={
             "lower": changes,
@@ -164,8 +166,8 @@ def _by_mixing(
             "corpora": " and ".join(contrasts.corpora(lower)),
             "without": "".join(text for corpus, text in without.items() if corpus not in gaining),
             "unclear": " and ".join(f"{one.short_text} on {one.setting.label}" for one in unclear),
-            "basis": contrasts.basis(shown),
-            "time": contrasts.time_range(shown),
+            "basis": contrasts.basis(same),
+            "time": contrasts.time_range(same),
         },
         details=[*(one.text for one in [*same[1:], *also]), *details],
     )
@@ -181,7 +183,7 @@ def mixing_contexts(evidence: Evidence) -> Finding | None:
     `details` has MoC's gain as a share of MoS's, and that of a tanh layer alone, in every LSTM setting with intervals.
     """
     whole = {one.setting: one for one in evidence.against("MoS") if one.ends}
-    layer = contrasts.against_baseline(evidence.found, "Tanh layer", TEXTS["layer"], TEXTS["baseline"])
+    layer = contrasts.against_baseline(evidence.samples, "Tanh layer", TEXTS["layer"])
     moc, layer = ([one for one in own if one.ends and one.setting.is_lstm] for own in (evidence.against("MoC"), layer))
     shares = [(part, share_text(part, whole[part.setting])) for part in [*moc, *layer] if part.setting in whole]
     details = [
@@ -214,54 +216,49 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
     Otherwise it is open if a head has a lower one at the shared rates or on a designed language, or if fewer rates were
     tried for a head than for the softmax. `details` then has the contrasts at the shared rates, too.
     """
-    every = [one for one in evidence.named if is_fixed_function(one.contrast.model.model.head)]
-    own = contrasts.distinct(one for one in every if one.contrast.ends and not one.contrast.setting.is_synthetic)
+    every = [one for one in evidence.named if is_fixed_function(one.model.model.head)]
+    own = contrasts.distinct(one for one in every if one.ends and not one.setting.is_synthetic)
     if not own:
         return None
-    designed = [one for one in every if one.contrast.ends and one.contrast.setting.is_synthetic]
-    rest = [one for one in every if not (one.contrast.ends and not one.contrast.setting.is_synthetic)]
-    named = [one.contrast for one in own]
-    shared = contrasts.families([(one.study, contrasts.at_shared_rates(one.contrast)) for one in own])
-    keys = {(one.contrast.setting, one.contrast.model.model.options) for one in every}
+    designed = [one for one in every if one.ends and one.setting.is_synthetic]
+    rest = [one for one in every if one.setting.is_synthetic or not one.ends]
+    shared = contrasts.families([(one.study, contrasts.at_shared_rates(one)) for one in own])
+    keys = {(one.setting, one.model.model.options) for one in every}
     fixed = [label for label, head in heads().items() if is_fixed_function(head["name"])]
     against = [one for label in fixed for one in evidence.against(label) if one.ends]
     others = [one for one in against if (one.setting, one.model.model.options) not in keys]
-    gains, gains_shared = ([one.contrast for one in group if one.is_lower] for group in (own, shared))
-    is_fair = all(one.has_equal_search for one in named)
+    gains, gains_shared = ([one for one in group if one.is_lower] for group in (own, shared))
+    is_fair = all(one.has_equal_search for one in own)
     is_open = bool(gains_shared) or not is_fair or any(one.is_lower for one in designed)
-    shown = [*named, *(one.contrast for one in rest if one.contrast.ends)]
     return Finding(
-        state=FAILS if gains else OPEN if is_open else HOLDS,
+        state=_state(HOLDS, fails=gains, open=is_open),
         number=own[0].text,
-        figure=DotPlot(_rows(shown, others), CHANGE),
-        studies=[name for one in [*(one.contrast for one in every), *others] for name in one.studies],
+        figure=_figure([*own, *designed, *others]),
+        studies=[name for one in [*every, *others] for name in one.studies],
         is_named=True,
         facts={
             "lower": len(gains),
             "gaining": " and ".join(f"{_head(one)} {one.change_text} on {one.setting.labels[0]}" for one in gains),
             "shared": len(gains_shared),
-            "uncorrected": sum(one.contrast.sign < 0 for one in shared),
+            "uncorrected": sum(one.sign < 0 for one in shared),
             "gains": numbers.span([one.change for one in gains_shared]),
             "compared": len(own),
-            "higher": sum(one.p < ALPHA and one.contrast.change > 0 for one in own),
-            "unclear": sum(not one.has_equal_search for one in named),
-            "changes": numbers.span([one.change for one in named], signed=True),
-            "corpora": " and ".join(contrasts.corpora(named)),
-            "time": contrasts.time_range(named),
-            "ranks": numbers.span([one.contrast.rank for one in every], 0),
-            "basis": contrasts.basis(named),
-            "language": "; ".join(_designed(one.contrast) for one in designed),
+            "higher": sum(one.is_higher for one in own),
+            "unclear": sum(not one.has_equal_search for one in own),
+            "changes": numbers.span([one.change for one in own], signed=True),
+            "corpora": " and ".join(contrasts.corpora(own)),
+            "time": contrasts.time_range(own),
+            "ranks": numbers.span([one.rank for one in every], 0),
+            "basis": contrasts.basis(own),
+            "language": "; ".join(
+                f"{_head(one)}, {one.short_text}, {numbers.counts(one.n)}, {one.bracketed}" for one in designed
+            ),
         },
         details=[
             *(one.text for one in [*own[1:], *rest]),
             *(f"At shared learning rates: {one.text}" for one in shared),
         ],
-        more=["language"] if designed else [],
     )
-
-
-def _designed(one: Contrast) -> str:
-    return f"{_head(one)}, {_counted(one)}, {one.bracketed}"
 
 
 def known_distributions(evidence: Evidence) -> Finding | None:
@@ -281,13 +278,12 @@ def known_distributions(evidence: Evidence) -> Finding | None:
     (table, study, _), *smaller = sorted(tested, key=lambda fits_of_study: -len(fits_of_study[0]))
     pearson, spearman = _correlations(table), correlation(table, ranked=True)
     is_weak = [max(abs(estimate.low), abs(estimate.high)) < WEAK for estimate in pearson.values()]
-    not_all = OPEN if any(is_weak) else FAILS
     values = [f"{numbers.number(estimate.value, signed=True)} {heads}" for heads, estimate in pearson.items()]
     gaps = _gaps_closed(study)
     shown = [gap for gap in gaps if gap["low"] is not None and gap["high"] is not None and gap["low"] > LEAST_GAP]
     rows = [Row(_fitted(gap["what"]), gap["value"], gap["low"], gap["high"], is_second=True) for gap in shown]
     return Finding(
-        state=HOLDS if all(is_weak) else not_all,
+        state=_state(FAILS, holds=all(is_weak), open=any(is_weak)),
         number=f"Pearson’s correlation of log Press rank and log KL, {numbers.counts(spearman.n)} seeds: "
         + "; ".join(f"{_signed(estimate)} {heads}" for heads, estimate in pearson.items()),
         figure=DotPlot(rows, "share of the softmax’s KL gap closed, %"),
@@ -357,53 +353,48 @@ def same_time(evidence: Evidence) -> Finding | None:
     """Return the finding on MoS against a wider softmax that trains as long; None if no study named this contrast.
 
     It holds if MoS is significantly above the softmax on a corpus and below it on none, and fails the other way round.
-    It is EQUAL if every interval lies inside the margin that the studies declared. MoS with other inner widths that
+    It is `equal` if every interval lies inside the margin that the studies declared. MoS with other inner widths that
     train no longer than that softmax are exploratory; those not significantly above it are the caveat.
     """
     own = evidence.labelled(SAME_TIME)
     if not own:
         return None
     margin = min(100 * study.contrasts.margin for study in evidence.studies if study.contrasts)
-    above, below = ([one for one in own if one.p < ALPHA and sign * one.contrast.change > 0] for sign in (1, -1))
-    are_equal = all(-margin < end < margin for one in own for end in one.contrast.ends or ())
-    shown = [one.contrast for one in own]
-    decided = [one.contrast for one in (above or below)]
+    above, below = ([one for one in own if one.adjusted_p < ALPHA and sign * one.change > 0] for sign in (1, -1))
+    are_equal = all(-margin < end < margin for one in own for end in one.ends or ())
+    decided = above or below
     sizes = {
         other: other.model.mean("parameters") / one.model.mean("parameters")
-        for one in shown
+        for one in own
         for other in _other_shapes(evidence, one)
     }
     others, unclear = list(sizes), [other for other in sizes if other.sign <= 0]
     return Finding(
-        state=HOLDS if above and not below else FAILS if below and not above else EQUAL if are_equal else OPEN,
+        state=_state(OPEN, holds=above and not below, fails=below and not above, equal=are_equal),
         number=own[0].text,
-        figure=DotPlot(_rows(shown, others), CHANGE),
-        studies=[name for one in [*shown, *others] for name in one.studies],
+        figure=_figure([*own, *others]),
+        studies=[name for one in [*own, *others] for name in one.studies],
         is_named=True,
         facts={
             "unclear": len(unclear),
             "larger": numbers.span([sizes[one] for one in unclear], 2) if unclear else "",
-            "device": "a CPU" if all(name.startswith("cpu") for one in shown for name in one.times(1)) else "a GPU",
+            "device": "a CPU" if all(name.startswith("cpu") for one in own for name in one.times(1)) else "a GPU",
             "by": numbers.span([abs(one.change) for one in decided]),
-            "where": " and ".join(one.setting.labels[0] for one in decided or shown),
-            "changes": " and ".join(f"{one.short_text} on {one.setting.labels[0]}" for one in shown),
+            "where": " and ".join(one.setting.labels[0] for one in decided or own),
+            "changes": " and ".join(f"{one.short_text} on {one.setting.labels[0]}" for one in own),
             "margin": numbers.percent(margin / 100),
-            "basis": contrasts.basis(shown),
-            "size": numbers.span([1 / one.size for one in shown]),
-            "time": contrasts.time_range(shown),
+            "basis": contrasts.basis(own),
+            "size": numbers.span([1 / one.size for one in own]),
+            "time": contrasts.time_range(own),
         },
         details=[*(one.text for one in own[1:]), *(f"Exploratory, other inner widths: {one.text}" for one in others)],
     )
 
 
-def _counted(one: Contrast) -> str:
-    return f"{one.short_text}, {numbers.counts(one.n)}"
-
-
 def _other_shapes(evidence: Evidence, named: Contrast) -> list[Contrast]:
     """Return the contrasts of a model with other inner widths, and the same rival, if they train no longer than it."""
     model = named.model.model
-    alike = [sample for other, sample in evidence.found.items() if replace(other, shape=model.shape) == model]
+    alike = [sample for other, sample in evidence.samples.items() if replace(other, shape=model.shape) == model]
     others = [Contrast(named.label, sample, named.baseline) for sample in alike if sample.model != model]
     longest = 1 + contrasts.EQUAL_TIME
     return [one for one in others if one.ends and max(one.times(1).values(), default=math.inf) <= longest]
@@ -474,7 +465,7 @@ def verdict(found: Mapping[str, Finding]) -> tuple[str, str]:
 
 def not_shown(evidence: Evidence) -> str:
     """Return the sentences on what the named comparisons leave open; empty without any on natural text."""
-    named = [one.contrast for one in contrasts.distinct(evidence.named)]
+    named = contrasts.distinct(evidence.named)
     lstms = [one.setting for one in named if one.ends and one.setting.is_lstm and not one.setting.is_synthetic]
     width = max((setting.width for setting in lstms), default=0)
     facts = {"width": width, "tuned": sum(one.is_tuned for one in named), "named": len(named)}
@@ -484,8 +475,8 @@ def not_shown(evidence: Evidence) -> str:
 
 def picture(found: Mapping[Model, Sample]) -> Scatter:
     """Return the figure of every head of report/findings.yaml against the softmax."""
-    by_head = (contrasts.against_baseline(found, label, head, TEXTS["baseline"]) for label, head in heads().items())
-    places = {setting: place for place, setting in enumerate(contrasts.settings_of(found))}
+    by_head = (contrasts.against_baseline(found, label, head) for label, head in heads().items())
+    places = {setting: place for place, setting in enumerate(settings_of(found))}
     return Scatter(panels(sorted(itertools.chain(*by_head), key=lambda one: places[one.setting])), TEXTS["legend"])
 
 
@@ -525,9 +516,9 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         "more": more,
         "not_shown": not_shown(evidence),
         "terms": TEXTS["terms"],
-        "counts": counts(studies, evidence.found),
+        "counts": counts(studies, evidence.samples),
         "archives": {study.name: f"{study.title} ({study.hardware})" for study in studies},
-        "picture": printed_picture(picture(evidence.found)),
+        "picture": printed_picture(picture(evidence.samples)),
         "findings": [_printed(name, finding, axes[finding.figure.axis], studies) for name, finding in found.items()],
     }
 
@@ -542,13 +533,14 @@ def _kind(finding: Finding, studies: Sequence[FinishedStudy]) -> str:
 def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence[FinishedStudy]) -> dict[str, Any]:
     """Return a finding as a dict of texts; the range of its figure is that of `rows`."""
     texts = TEXTS["findings"][name]
+    sentences = [texts[finding.state], texts["language"] if finding.facts.get("language") else ""]
     figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS], range_rows=rows)
     return {
         "id": name,
         "title": texts["title"],
         "short": texts["short"][finding.state].format(**finding.facts),
         "caveat": texts["caveat"].format(**finding.facts) if finding.facts.get("unclear") else "",
-        "sentence": " ".join(texts[key].format(**finding.facts) for key in (finding.state, *finding.more)),
+        "sentence": " ".join(filter(None, sentences)).format(**finding.facts),
         "kind": _kind(finding, studies),
         "number": finding.number,
         "overturn": texts["overturn"].format(weak=numbers.number(WEAK)),

@@ -12,6 +12,7 @@ from softmax_bottleneck.records.metrics import EFFECTIVE_RANK, PRESS_RANK
 from softmax_bottleneck.report import contrasts, findings, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.contrasts import Contrast
+from softmax_bottleneck.report.samples import Model, Sample, settings_of
 from softmax_bottleneck.statistics import intervals, pooled
 from softmax_bottleneck.store.paths import ROOT
 
@@ -43,12 +44,11 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `advice`, `lower`, `higher`, `gain`, `basis`, `borderline`: see the function `advice`.
     """
     evidence = findings.Evidence.of(studies)
-    samples, same_time = evidence.found, [one.contrast for one in evidence.labelled(findings.SAME_TIME)]
-    baseline, heads = findings.TEXTS["baseline"], findings.heads()
-    by_head = {label: contrasts.against_baseline(samples, label, head, baseline) for label, head in heads.items()}
+    samples, same_time, heads = evidence.samples, evidence.labelled(findings.SAME_TIME), findings.heads()
+    by_head = {label: evidence.against(label) for label in heads}
     every = list(itertools.chain.from_iterable(by_head.values()))
     counts = Counter(contrast.setting for contrast in every)
-    settings = [setting for setting in contrasts.settings_of(samples) if setting in counts]
+    settings = [setting for setting in settings_of(samples) if setting in counts]
     if not settings:
         return None
     natural = [contrast for contrast in every if not contrast.setting.is_synthetic]
@@ -79,7 +79,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     return table | {"tests": len(family), "fair": len(among_fair)}
 
 
-def _softmax_row(samples: Sequence[contrasts.Sample], measured: contrasts.Sample) -> dict[str, Any]:
+def _softmax_row(samples: Sequence[Sample], measured: Sample) -> dict[str, Any]:
     """Return the row of the softmax: its perplexities in all settings, and its ranks in one of them, `measured`."""
     perplexities = [
         {"value": numbers.number(sample.ppl), "n": numbers.counts([len(sample.log_ppl)]), "sign": 0}
@@ -94,9 +94,7 @@ def _adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:
     return dict(zip(family, pooled.holm([contrast.p for contrast in family]), strict=True))
 
 
-def _at_equal_time(
-    samples: Mapping[contrasts.Model, contrasts.Sample], of_head: Sequence[Contrast], named: Sequence[Contrast]
-) -> str:
+def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast], named: Sequence[Contrast]) -> str:
     """Return a head's changes against wider softmaxes: `named` ones, and the best that takes no more time.
 
     Only LSTMs on natural text count.
@@ -104,11 +102,14 @@ def _at_equal_time(
     on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
     equal = [contrast for contrast in on_text if contrast.is_equal_size]
     rivals = [*named, *(rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast)))]
-    texts = (f"{r.short_text} on {r.setting.label} ({r.single_time} × its time, n = {min(r.n)})" for r in rivals)
+    texts = (
+        f"{r.short_text} on {r.setting.label} ({contrasts.time_range([r], least=1)} × its time, n = {min(r.n)})"
+        for r in rivals
+    )
     return "; ".join(texts) or numbers.DASH
 
 
-def _ranks(sample: contrasts.Sample) -> dict[str, str]:
+def _ranks(sample: Sample) -> dict[str, str]:
     return {name: numbers.number(sample.mean(metric), 0) for name, metric in RANKS.items()}
 
 

@@ -12,7 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from softmax_bottleneck.records.metrics import PRESS_RANK
 from softmax_bottleneck.records.records import to_csv
 from softmax_bottleneck.report import numbers, page
-from softmax_bottleneck.report.contrasts import Contrast, Setting, corpus_of
+from softmax_bottleneck.report.contrasts import Contrast
+from softmax_bottleneck.report.samples import Setting, corpus_of
 
 WIDTH, HEIGHT = 290, 372  # pixels of a panel
 LEFT, RIGHT, TOP, BOTTOM = 34, 272, 60, 328  # edges of the axes in a panel
@@ -63,7 +64,7 @@ class Panel:
 def panels(contrasts: Iterable[Contrast]) -> list[Panel]:
     """Return a panel per corpus, in its setting with the most heads; of several, in the first.
 
-    `contrasts` are those of every head with the softmax, in the order of `contrasts.settings_of`. If any corpus has an
+    `contrasts` are those of every head with the softmax, in the order of `samples.settings_of`. If any corpus has an
     interval, the corpora without one are left out.
     """
     ranked = [contrast for contrast in contrasts if contrast.rank > 0]

@@ -79,6 +79,7 @@ def published_dataset(dataset: Dataset) -> str:
     return str(dataset.published_as or dataset.stands_for or dataset.name)
 
 
+@cache
 def bundled_dataset(name: str) -> Dataset | None:
     """Return the dataset of config/datasets/`name`.yaml, or None if there is no such file."""
     is_bundled = (PAPER_STUDY.parent / "datasets" / f"{name}.yaml").is_file()

@@ -1,8 +1,6 @@
 """The search of a study that tunes its models (key `tuning`), and the comparisons that it names (key `contrasts`)."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from statistics import fmean, geometric_mean
 from typing import Any
 
@@ -14,9 +12,9 @@ from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.records import SEARCH
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
-from softmax_bottleneck.report.contrasts import EQUAL_SIZE
+from softmax_bottleneck.report.contrasts import EQUAL_SIZE, difference, in_percent
 from softmax_bottleneck.report.source import Source, label
-from softmax_bottleneck.statistics.intervals import ALPHA, MIN_RUNS, Interval, student, welch_p
+from softmax_bottleneck.statistics.intervals import ALPHA, MIN_RUNS, Interval, welch_p
 from softmax_bottleneck.statistics.pooled import holm
 from softmax_bottleneck.study import Contrast, TunedModel
 
@@ -87,23 +85,16 @@ def _trials(source: Source, tuned: TunedModel, axis: str) -> list[tuple[Any, ...
 
 
 # --- the comparisons ------------------------------------------------------------------------------------------------
-def change(values: Sequence[float], baseline: Sequence[float]) -> Interval:
-    """Return the relative change of the geometric mean of perplexities, with Welch's 95 % interval of their logarithms.
-
-    Both sides need MIN_RUNS seeds.
-    """
-    sides = [np.log(np.array(side))[:, None] for side in (values, baseline)]
-    difference = student(sides, ALPHA / 2)
-    value, low, high = map(math.expm1, (difference.value, difference.low, difference.high))
-    return replace(difference, value=value, low=low, high=high)
-
-
 def verdict(change: Interval, p: float, margin: float) -> str:
-    """Return what a comparison shows: `better`, `worse`, `equal` within the margin, or `open`; `p` is corrected."""
+    """Return what a comparison shows: `better`, `worse`, `equal` within the margin, or `open`.
+
+    `change` is in percent, `p` is corrected, and `margin` is a relative change.
+    """
+    limit = 100 * margin
     if p < ALPHA:
-        side, is_beyond = "better" if change.value < 0 else "worse", change.high < -margin or change.low > margin
+        side, is_beyond = "better" if change.value < 0 else "worse", change.high < -limit or change.low > limit
         return f"{side} by more than {numbers.percent(margin)}" if is_beyond else side
-    return f"equal within {numbers.percent(margin)}" if -margin < change.low and change.high < margin else "open"
+    return f"equal within {numbers.percent(margin)}" if -limit < change.low and change.high < limit else "open"
 
 
 def contrasts_table(source: Source, dataset: str) -> Section:
@@ -117,7 +108,8 @@ def contrasts_table(source: Source, dataset: str) -> Section:
     family = {f"{pair.model}-{pair.against}": pair for pair in planned.family} if planned else {}
     reasons = {row: _why_open(source, dataset, pair) for row, pair in family.items()}
     known = {row: _sides(source, dataset, pair, metrics.TEST_PPL) for row, pair in family.items() if not reasons[row]}
-    p_values = holm([welch_p(*([math.log(ppl) for ppl in side] for side in sides)) for sides in known.values()])
+    logs = {row: [[math.log(ppl) for ppl in side] for side in sides] for row, sides in known.items()}
+    p_values = holm([welch_p(*sides) for sides in logs.values()])
     corrected = dict(zip(known, p_values, strict=True))
 
     def cell(row: str, column: str) -> Cell:
@@ -125,11 +117,11 @@ def contrasts_table(source: Source, dataset: str) -> Section:
             return _ratio_cell(source, dataset, family[row], column)
         if reasons[row]:
             return Cell(reason=reasons[row])
-        changed = change(*known[row])
+        changed = in_percent(difference(*logs[row]))
         if column == "change":
-            return Cell(MeasuredCell(100 * changed.value), digits=2, note=_tuned_note(source, dataset, family[row]))
+            return Cell(MeasuredCell(changed.value), digits=2, note=_tuned_note(source, dataset, family[row]))
         if column == "interval":
-            return Cell(label=numbers.interval(100 * changed.low, 100 * changed.high))
+            return Cell(label=numbers.interval(changed.low, changed.high))
         if column == "p":
             return Cell(MeasuredCell(corrected[row]), metric=metrics.P_VALUE_WELCH)
         return Cell(label=verdict(changed, corrected[row], planned.margin if planned else 0.0))
