@@ -50,7 +50,8 @@ def ranks(metric: str = "rank_press", **levels: float) -> list[examples.Row]:
 
 
 def judge(claim: str, rows: Iterable[examples.Row], **facts: float) -> Entry:
-    return judge_claim(CorpusData(examples.records_of(rows, **facts), examples.CORPUS), BY_ID[claim])
+    place = examples.place(BY_ID[claim])
+    return judge_claim(CorpusData(examples.records_of(rows, place, **facts), place), BY_ID[claim])
 
 
 def with_truth(records: Records, **numbers: float) -> Records:
@@ -70,7 +71,7 @@ def test_a_claim_holds_fails_and_is_untestable_by_construction(name: str) -> Non
         entry = judge_claim(CorpusData(examples.made(claim, holds), place), claim)
         assert entry.verdict == expected, entry
         assert entry.numbers and all(number.n for number in entry.numbers)
-    assert judge_claim(CorpusData(examples.records_of([], place), place), claim).verdict == CANNOT
+    assert judge(name, []).verdict == CANNOT
 
 
 def test_every_source_has_claims_and_every_code_a_text() -> None:
@@ -412,8 +413,7 @@ def test_a_mixture_that_has_not_ended_is_no_evidence_about_rank() -> None:
             (model, metric, where, [0.1] * 3 if (model, metric) == ("mos", "kl_nats") and "r=8;" in where else values)
             for model, metric, where, values in rows
         ]
-        views = (CorpusData(examples.records_of(made, rules.SYNTHETIC), rules.SYNTHETIC) for made in (rows, early))
-        return [judge_claim(view, BY_ID[claim]).verdict for view in views]
+        return [judge(claim, made).verdict for made in (rows, early)]
 
     assert verdicts("truth-rank-is-not-enough", ss=0.5, gss=0.5, mos=1.5) == [REPRODUCED, NOT_REPRODUCED]
     assert verdicts("truth-rank-does-not-tell") == [REPRODUCED, CANNOT]
@@ -433,15 +433,14 @@ def test_fits_that_have_not_converged_decide_nothing_about_dirichlet_samples(cla
         (examples.dirichlet(**{head: 2.0 * share}), (CANNOT, Code.FITS_CONVERGED)),
         ([row for row in examples.dirichlet() if not row[2].endswith(exact)], (CANNOT, Code.FITS_UNCHECKED)),
     ):
-        entry = judge_claim(CorpusData(examples.records_of(rows, rules.SYNTHETIC), rules.SYNTHETIC), BY_ID[claim])
+        entry = judge(claim, rows)
         assert (entry.verdict, entry.reason and entry.reason.code) == expected
 
 
 def test_a_fit_that_is_wide_enough_to_be_exact_has_no_vote() -> None:
     rows = examples.dirichlet(lms=0.6)
-    for claim, units in (("ganea-lms-kl", 33), ("ganea-lms-modes", 33), ("ganea-lms-low-d", 33)):
-        data = CorpusData(examples.records_of(rows, rules.SYNTHETIC), rules.SYNTHETIC)
-        assert {number.n for number in judge_claim(data, BY_ID[claim]).numbers} == {(units,)}  # 36 cells, 3 with d = M
+    for claim in ("ganea-lms-kl", "ganea-lms-modes", "ganea-lms-low-d"):
+        assert {number.n for number in judge(claim, rows).numbers} == {(33,)}  # 36 cells, 3 with d = M
 
 
 def test_two_metrics_that_disagree_decide_nothing() -> None:
@@ -449,8 +448,7 @@ def test_two_metrics_that_disagree_decide_nothing() -> None:
     rows = examples.dirichlet()
     opposite = {row[:3]: row[3] for row in examples.dirichlet(grows=-1, width=0)}
     mixed = [(*row[:3], opposite[row[:3]]) if row[1] == "mode_match" else row for row in rows]
-    data = CorpusData(examples.records_of(mixed, rules.SYNTHETIC), rules.SYNTHETIC)
-    entry = judge_claim(data, BY_ID["ganea-lms-low-d"])
+    entry = judge("ganea-lms-low-d", mixed)
     kl, modes = (number.value for number in entry.numbers)
     assert kl > 0.5 and modes < -0.5
     assert (entry.verdict, entry.reason.code) == (UNDECIDED, Code.DISAGREE)
@@ -624,4 +622,4 @@ def test_without_a_study_the_fits_are_those_of_the_first_plan_of_the_records():
     numbers = {"model": "mos", "condition": "r=4;V=9;d=2;head=mos", "seed": 1, "metric": "kl_nats"}
     rows = pd.DataFrame([numbers | {"table": plan, "value": kl} for plan, kl in (("b", 2.0), ("a", 3.0))])
     data: Any = SimpleNamespace(records=SimpleNamespace(synthetic=rows), study=None)
-    assert known.fits_of(data, "r")["kl_nats"].tolist() == [2.0]
+    assert known.fits_of(data, "r")[0]["kl_nats"].tolist() == [2.0]

@@ -75,11 +75,6 @@ def figure(made, name: str) -> tuple[views.Figure, list[dict[str, str]]]:
     return drawn, list(csv.DictReader(io.StringIO(drawn.csv)))
 
 
-def flat(one: cells.Table) -> list[tuple[str, str, str, cells.Cell]]:
-    return [(section.dataset, row.key, column, cell) for section in one.sections for row in section.rows
-        for column, cell in zip(section.columns, row.cells, strict=True)]  # fmt: skip
-
-
 def test_all_tables_and_figures_are_planned() -> None:
     study = paper()
     assert {PREFIX + name for name in ALL} <= {experiment.id for experiment in study.experiments}
@@ -115,7 +110,7 @@ def test_every_table_is_filled_once_all_runs_are_done(made) -> None:
         if experiment.kind == "table" and experiment.source == "parthiban2021":
             one = views.build(study, experiment, found)
             assert one.sections and all(section.rows for section in one.sections)
-            empty = [cell for *_, cell in flat(one) if cell.wanted and not cell.measured and not cell.label]
+            empty = [cell for *_, cell in one.every_cell if cell.wanted and not cell.measured and not cell.label]
             assert {gap for cell in empty for gap in cell.gaps} <= {source.NOT_IN_STUDY, source.BY_PAPER}, experiment.id
 
 
@@ -127,14 +122,14 @@ def test_every_figure_is_drawn_with_its_data(made, name: str) -> None:
 
 def test_settings_of_the_plan_are_the_published_ones_without_a_difference(made) -> None:
     for name in ("sm-table6", "sm-table9"):
-        for dataset, row, column, cell in flat(table(made, name)):
+        for dataset, row, column, cell in table(made, name).every_cell:
             if cell.published and cell.measured:
                 assert cell.difference == pytest.approx(0, abs=1e-12), (name, dataset, row, column)
 
 
 def test_sweep_rows_find_their_published_conditions(made) -> None:
-    cells_of = flat(table(made, "sm-table4"))
-    found = {row: cell.published.value for _, row, column, cell in cells_of if column == "Press rank"}
+    every = table(made, "sm-table4").every_cell
+    found = {row: cell.published.value for _, row, column, cell in every if column == "Press rank"}
     ranks = {1: "282", 3: "5575", 5: "8057", 10: "9976", 15: "9979", 20: "9980"}
     assert found == {f"mos-nt-components{k}": rank for k, rank in ranks.items()}
 
@@ -145,7 +140,7 @@ def test_the_measured_correlation_is_that_of_scipy(made) -> None:
     pairs = np.array(
         [(fake.perplexities(study.run(r.path))["test_ppl"], fake.rank_of(study.run(r.path))) for r in runs]
     )
-    (own,) = (c for d, row, column, c in flat(table(made, "figure2-correlation")) if (d, row) == ("ptb", "all")
+    (own,) = (c for d, row, column, c in table(made, "figure2-correlation").every_cell if (d, row) == ("ptb", "all")
         and "runs" in column)  # fmt: skip
     assert own.measured.mean == pytest.approx(stats.pearsonr(*pairs.T).statistic, abs=1e-9)
     assert "n = 72" in own.note and not own.gap
@@ -162,7 +157,7 @@ def test_published_hits_of_figure_3_are_those_of_the_paper(made) -> None:
 
 
 def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> None:
-    for _, _, column, cell in flat(table(made, "sm-table15")):
+    for _, _, column, cell in table(made, "sm-table15").every_cell:
         if column == "Predicted for 10,000":
             assert abs(cell.difference) <= 3
         else:
@@ -170,13 +165,13 @@ def test_predictions_of_rank_may_be_compared_at_the_papers_size_only(made) -> No
 
 
 def test_the_matrix_that_gets_noise_is_that_of_the_studys_model(made) -> None:
-    found = {(row, column): cell for _, row, column, cell in flat(table(made, "sm-table16"))}
+    found = {(row, column): cell for _, row, column, cell in table(made, "sm-table16").every_cell}
     cell = found["c = 1e-25", "Effective rank, ε = 10⁻³"]
     assert (
         cell.published.value == "7" and cell.measured.mean == 10
     )  # of the singular values 10, 9 ... 1, not the paper's
     (whole,) = (
-        c for _, row, column, c in flat(table(made, "sm-table14")) if row.startswith("all") and "Press" in column
+        c for _, row, column, c in table(made, "sm-table14").every_cell if row.startswith("all") and "Press" in column
     )
     assert (whole.published.value, whole.measured.mean) == ("8933", 57)
 

@@ -237,7 +237,7 @@ def test_the_claim_and_the_finding_follow_the_outcome(paying, verdict, state):
 
 def test_tables_and_figure_show_every_price(monkeypatch):
     made = frames({"gss": 0.02, "mos": 0.06}, control=None)
-    monkeypatch.setattr(price.Frames, "of", lambda source, fits, kinds: made)
+    monkeypatch.setattr(price.Frames, "of", lambda source, fits, setting: made)
     (section,) = price.price_table(None, fits="price")  # type: ignore[arg-type]
     cells = {row.key: row.cells for row in section.rows}
     assert [len(cells[model]) for model in NAMES] == [2, 2, 2] and not cells["gss"][1].wanted
@@ -254,7 +254,7 @@ def test_tables_and_figure_show_every_price(monkeypatch):
 
 def test_without_fits_nothing_is_shown(monkeypatch):
     empty = Frames(pd.DataFrame(columns=["model", "seed"]), pd.DataFrame(columns=["model", "seed"]), NAMES)
-    monkeypatch.setattr(price.Frames, "of", lambda source, fits, kinds: empty)
+    monkeypatch.setattr(price.Frames, "of", lambda source, fits, setting: empty)
     source: Any = None
     assert [*price.price_table(source, fits="price"), *price.price_top_table(source, fits="price", width=2)] == []
     assert price.price_curves_figure(source, fits="price").data.empty

@@ -53,10 +53,6 @@ def cell(table: cells.Table, dataset: str, row: str, column: str) -> cells.Cell:
     return next(one for one in section.rows if one.key == row).cells[section.columns.index(column)]
 
 
-def every(table: cells.Table) -> list[tuple[str, str, cells.Cell]]:
-    return [(section.dataset, row.key, c) for section in table.sections for row in section.rows for c in row.cells]
-
-
 def test_a_published_number_has_its_deviation_and_number_of_runs(finished) -> None:
     table = build(finished["paper"], "parthiban2021-table2")
     for place, printed in {
@@ -119,7 +115,7 @@ def test_gains_are_softmax_minus_model(finished) -> None:
 
 def test_differences_only_where_the_setting_is_the_published_one(finished) -> None:
     small = build(finished["fake"], "parthiban2021-table2")
-    assert all(one.difference is None for *_, one in every(small))
+    assert all(one.difference is None for *_, one in small.every_cell)
     same = cell(build(finished["paper"], "parthiban2021-table2"), "ptb", "ss", "Test perplexity")
     assert same.difference == pytest.approx(same.measured.mean - 57.05)
     assert same.inside is (abs(same.difference) <= 0.15)
@@ -186,7 +182,7 @@ def test_no_run_at_all_leaves_no_numbers(place: Path) -> None:
         shown = views.build(study, experiment, found)
         if experiment.kind == "table":
             assert "nan" not in table_page(shown).lower()
-            for _, row, one in every(shown):
+            for _, row, _, one in shown.every_cell:
                 is_exactly_zero = row == "language" and one.note == "exact"
                 assert one.measured is None or is_exactly_zero, (experiment.id, row)
         else:
@@ -264,7 +260,7 @@ def test_the_csv_has_one_line_per_cell_and_the_html_is_escaped(finished) -> None
     html = table_page(table)
     assert "<script" not in html and "{{7*7}} $x$ &lt;b&gt;" in html
     lines = list(csv.DictReader(io.StringIO(table.csv)))
-    assert len(lines) == len(every(table))
+    assert len(lines) == len([*table.every_cell])
     line = next(row for row in lines if (row["row"], row["column"]) == ("mos", "Test perplexity"))
     assert float(line["measured"]) == cell(table, "truth-demo", "mos", "Test perplexity").measured.mean
     assert (line["n"], line["published"]) == ("3", "54.91")

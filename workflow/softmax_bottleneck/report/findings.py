@@ -306,7 +306,7 @@ def known_distributions(evidence: Evidence) -> Finding | None:
 
 def narrow_fits(study: FinishedStudy) -> pd.DataFrame:
     """Return the fits with r > d of a study's first plan, in the columns of `known_distributions.fits_of`."""
-    return fits.fits_of(r.CorpusData(study.records, r.SYNTHETIC), "r").query("r > d")
+    return fits.fits_of(r.CorpusData(study.records, r.SYNTHETIC), "r")[0].query("r > d")
 
 
 def correlation(table: pd.DataFrame, *, ranked: bool = False) -> Interval:

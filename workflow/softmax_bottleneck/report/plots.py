@@ -127,8 +127,7 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas
 
 
 def empty(axes: Axes, text: str) -> None:
-    """Show a text instead of a plot in a panel."""
-    axes.set_axis_off()
+    """Show a text instead of a plot in a panel, which has no axes then (`to_svg`)."""
     axes.text(0.5, 0.5, text, ha="center", va="center", color=LIGHT.muted, transform=axes.transAxes, wrap=True)
 
 
@@ -139,13 +138,12 @@ def only_text(text: str, data: pd.DataFrame) -> Drawing:
     return Drawing(canvas, data)
 
 
+Panels = NDArray[Any]  # an array of matplotlib's axes
 Size = tuple[int, float, float]  # the number of panels in a row, and the width and height of a panel in inches
-DrawRow = Callable[[NDArray[Any], str, pd.DataFrame], None]  # fills the panels of a corpus with its data
+DrawRow = Callable[[Panels, str, pd.DataFrame], None]  # fills the panels of a corpus with its data
 
 
-def by_corpus(
-    source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "", *, has_legend: bool = False
-) -> Drawing:
+def by_corpus(source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "") -> Drawing:
     """Return a drawing with a row of panels per corpus.
 
     A corpus without data has a row with the text `nothing to show yet` if the study has the corpus, and otherwise none.
@@ -154,10 +152,9 @@ def by_corpus(
         source: the experiment and its records.
         data: the numbers to draw, with the columns `dataset` and `model`.
         size: number of panels per row, and width and height of a panel in inches.
-        draw: function `draw(axes, corpus, own)` that fills the row of a corpus. `axes` is the array of the row's
+        draw: function `draw(axes, corpus, of_corpus)` that fills the row of a corpus. `axes` is the array of the row's
             panels, `corpus` the corpus's name, and `of_corpus` the part of `data` on this corpus.
         note: the note of the drawing; by default a sentence on how many runs are drawn.
-        has_legend: True for a legend with the models.
     """
     frames = {dataset: data[data["dataset"] == dataset] for dataset in source.corpora}
     frames = {dataset: part for dataset, part in frames.items() if dataset in source.datasets or len(part)}
@@ -167,12 +164,6 @@ def by_corpus(
             draw(row, dataset, of_corpus)
         else:
             empty(row[0], f"{corpus_title(source, dataset)}: nothing to show yet")
-            for panel in row[1:]:
-                panel.set_axis_off()
-    if has_legend:
-        present = set(data["model"])
-        names = {model: short_name(source.study, model) for model in source.rows if model in present}
-        legend(canvas, names, styles(list(source.models), source.study))
     return Drawing(canvas, data, note or count_note(source, data))
 
 
@@ -246,9 +237,7 @@ def label_lines(
     to_axes = axes.transData + axes.transAxes.inverted()
     places = {model: to_axes.transform(end).clip(0.0, 1.0) for model, end in ends.items()}
     lowest_first = sorted((float(y), float(x), model) for model, (x, y) in places.items())
-    heights: list[float] = []
-    for y, _, _ in lowest_first:
-        heights.append(max([y, *(height + LABEL_GAP for height in heights[-1:])]))
+    heights = list(itertools.accumulate((y for y, *_ in lowest_first), lambda below, y: max(y, below + LABEL_GAP)))
     excess = max([0.0, *(height - 1.0 for height in heights)])
     for height, (y, x, model) in zip(heights, lowest_first, strict=True):
         line = {"arrowstyle": "-", "color": looks[model].colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
@@ -293,9 +282,7 @@ def log_y(axes: Axes) -> None:
 
 
 def power(value: float, _position: object = None) -> str:
-    """Return the label of a tick on a log axis, such as 10⁻³ or 2·10⁻³; empty if `value` is not positive."""
-    if value <= 0:
-        return ""
+    """Return the label of a tick on a log axis, such as 10⁻³ or 2·10⁻³."""
     exponent = math.floor(math.log10(value) + 1e-9)
     factor = value / 10**exponent
     shown = f"10{str(exponent).translate(SUPERSCRIPT)}"
@@ -310,9 +297,13 @@ def integer(value: float, _position: object = None) -> str:
 def to_svg(canvas: Canvas) -> str:
     """Return the canvas as SVG, with a style sheet that replaces light colours by dark colours in dark mode.
 
+    Panels without data have no axes.
     To keep a report with dozens of figures small, coordinates are cut to a tenth of a point, fonts
     are named once, and comments and ids of groups are removed.
     """
+    for panel in canvas.axes:
+        if not panel.has_data():
+            panel.set_axis_off()
     buffer = io.StringIO()
     canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     svg = re.sub('<!--.*?-->|(?<=<g) id="[^"]*"', "", " ".join(buffer.getvalue().split())).replace("> <", "><")

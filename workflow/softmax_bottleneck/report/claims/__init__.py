@@ -30,9 +30,6 @@ def _claim(name: str, texts: Mapping[str, Any]) -> Claim:
     rule = NAMES[facts.pop("rule")](**arguments)
     rule = rules.heads(rule) if facts.pop("every_head", False) else rule
     changes = {key: facts.pop(key) for key in ("control", "hidden_by_ceiling") if key in facts}
-    if changes.get("control"):
-        place, verdicts = changes["control"]
-        changes["control"] = (place, tuple(verdicts))
     rule = replace(rule, text=facts.pop("criterion", rule.text), **changes)
     premises = tuple(partial(NAMES[check], **bounds) for check, bounds in facts.pop("premises", {}).items())
     return Claim(id=name, rule=rule, models=tuple(facts.pop("models", ())), premises=premises, **facts)

@@ -7,7 +7,6 @@ lower bound for a run that had not learned them at the end of the text.
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from itertools import chain
 
 import pandas as pd
@@ -90,8 +89,7 @@ def _top_of_trained(data: r.CorpusData) -> Iterator[float]:
     yield from pairs[TOP_M] - pairs[f"{TOP_M}_random"]
 
 
-compared = partial(r.Quantity, estimate=student, names="{0} against {1}", is_comparison=True)
-repeat_coverage = compared(_coverage, what="sequences of each token until learned", unit="×")
-held_out = compared(_held_out, what="accuracy on held-out tokens", unit="share")
+repeat_coverage = r.compared(_coverage, what="sequences of each token until learned", unit="×")
+held_out = r.compared(_held_out, what="accuracy on held-out tokens", unit="share")
 top_of_random = r.Quantity(_top_of_random, smallest, "top tokens, smallest over random matrices", units="matrices")
 top_of_trained = r.Quantity(_top_of_trained, student, "top tokens of a trained less those of a random matrix")

@@ -56,8 +56,14 @@ def wide(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([wide.drop(columns="condition"), pd.DataFrame(lines, index=wide.index)], axis=1)
 
 
-def fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
-    """Return a table with one row per fit or true distribution whose condition has the key `key`.
+def split(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return two tables (see `wide`), one of the fits and one of the true distributions among some records."""
+    is_truth = rows["model"] == r.TRUTH
+    return wide(rows[~is_truth]), wide(rows[is_truth])
+
+
+def fits_of(data: r.CorpusData, key: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return two tables, one of the fits and one of the true distributions whose condition has the key `key`.
 
     The columns are model and seed, one per metric, and one per key of the conditions (see `wide`). Pass the key `r`
     for distributions of known rank, and `alpha` for Dirichlet samples. If several plans have fits with this key, the
@@ -67,7 +73,7 @@ def fits_of(data: r.CorpusData, key: str) -> pd.DataFrame:
     rows = data.records.synthetic
     rows = rows[rows["condition"].str.contains(rf"(?:^|;){key}=")]
     plans = data.study.fits if data.study else rows["table"].unique()
-    return wide(rows[rows["table"] == next((name for name in plans if name in set(rows["table"])), "")])
+    return split(rows[rows["table"] == next((name for name in plans if name in set(rows["table"])), "")])
 
 
 @cache
@@ -86,11 +92,9 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     * `gap_closed`: the fraction of the softmax's KL that the head closes; negative if the head is worse.
     * `extra`: the relative excess of the head's parameters over the softmax's; 0.1 is 10 % more.
     """
-    frame = fits_of(data, "r")
-    if not {"d", KL} <= set(frame):
+    fitted, truth = fits_of(data, "r")
+    if not {"d", KL} <= set(fitted):
         return pd.DataFrame(columns=["model", "seed", "r", "d", "width", "lost", "extra"], dtype=float)
-    is_truth = frame["model"] == r.TRUTH
-    truth, fitted = (frame[rows].dropna(axis=1, how="all") for rows in (is_truth, ~is_truth))
     joined = fitted.merge(truth.drop(columns="model"), on=["r", "seed"], suffixes=("", "_truth"))
     softmax = fitted[fitted["model"] == BASELINE].drop(columns="model")
     joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
@@ -260,12 +264,10 @@ def dirichlet(data: r.CorpusData) -> pd.DataFrame:
     The columns are model, seed, alpha, M, N, d, one per metric, and `lost`: the KL as a share of that of the best model
     that does not see the context. Without any fits the table has columns but no rows.
     """
-    frame, keys = fits_of(data, "alpha"), ["alpha", "M", "seed"]
-    if not {"d", KL} <= set(frame):
+    (fitted, truth), keys = fits_of(data, "alpha"), ["alpha", "M", "seed"]
+    if not {"d", KL} <= set(fitted):
         return pd.DataFrame(columns=["model", *keys, "d", "lost", KL, MODE_MATCH], dtype=float)
-    is_truth = frame["model"] == r.TRUTH
-    truth = frame[is_truth].reindex(columns=[*keys, KL_NO_CONTEXT])
-    joined = frame[~is_truth].drop(columns=KL_NO_CONTEXT, errors="ignore").merge(truth, on=keys, how="left")
+    joined = fitted.merge(truth.reindex(columns=[*keys, KL_NO_CONTEXT]), on=keys, how="left")
     return joined.assign(lost=joined[KL] / joined[KL_NO_CONTEXT])
 
 
@@ -352,20 +354,20 @@ def rebuilt(data: r.CorpusData) -> Iterable[float]:
 def _layers(data: r.CorpusData, model: str) -> pd.DataFrame:
     """Return a table with one row per random untrained layer of the head `model` (default settings only, see LAYER).
 
-    The columns are K (softmaxes), H (width), V (words), `rank`, `room` = H + 2 - rank, and `fullness` = rank / V.
+    The columns are those of `sweep`, `room` = H + 2 - rank, and `fullness` = rank / V.
     """
     rows = data.records.synthetic
-    chosen = rows[(rows["metric"] == "rank") & (rows["model"] == model)]
-    layers = chosen["condition"].str.extract(LAYER).astype(float).assign(rank=chosen["value"]).dropna()
+    layers = sweep(rows[(rows["metric"] == "rank") & (rows["model"] == model)], LAYER)
     return layers.assign(room=layers["H"] + 2 - layers["rank"], fullness=layers["rank"] / layers["V"])
 
 
-def sweep(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the ranks of untrained mixtures of softmaxes in a table with the columns K, H, V and rank.
+def sweep(rows: pd.DataFrame, condition: re.Pattern[str] = SWEEP) -> pd.DataFrame:
+    """Return the ranks of untrained layers in a table with the columns K (softmaxes), H (width), V (words) and rank.
 
-    `rows` are synthetic records (`Records.synthetic`).
+    `rows` are synthetic records (`Records.synthetic`). Those with another `condition` are left out; by default, only
+    the sweep over widths and vocabularies counts.
     """
-    sizes = rows["condition"].astype(str).str.extract(SWEEP).dropna().astype(int)
+    sizes = rows["condition"].astype(str).str.extract(condition).dropna().astype(int)
     return sizes.assign(rank=rows["value"].loc[sizes.index].astype(float))
 
 

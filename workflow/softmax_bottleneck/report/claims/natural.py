@@ -20,7 +20,7 @@ from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report.claims import rules as r
-from softmax_bottleneck.report.claims.known_distributions import BASELINE, wide
+from softmax_bottleneck.report.claims.known_distributions import BASELINE, split
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.statistics.intervals import ALPHA, MIN_RUNS, Float64, Interval, student
 from softmax_bottleneck.statistics.pooled import holm
@@ -115,7 +115,7 @@ def fits_of(records: Records) -> tuple[pd.DataFrame, pd.DataFrame]:
     rows = records.synthetic
     rows = rows[rows["condition"].str.contains(f"(?:^|;)truth=(?:{'|'.join([*TRUTHS, SAMPLED[0]])});")]
     rows = rows[rows["table"] == rows["table"].iloc[0]] if len(rows) else rows
-    return wide(rows[rows["model"] != r.TRUTH]), wide(rows[rows["model"] == r.TRUTH])
+    return split(rows)
 
 
 def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
@@ -137,11 +137,9 @@ def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
     runs = zip(cells["truth"], cells["seed"], cells[UPDATE_MS], strict=True)
     rival_kl = np.array([_at_time(rivals[truth, seed], ms) for truth, seed, ms in runs])
     rival_kl[[not checks[truth, BASELINE]["is_small"].all() for truth in cells["truth"]]] = math.nan
-    slowest = cells["truth"].map(softmax.groupby("truth")[UPDATE_MS].max())
+    cells["slow"] = cells[UPDATE_MS] > cells["truth"].map(softmax.groupby("truth")[UPDATE_MS].max())
     losses = {"share": cells[KL], "gain": cells[f"{KL}_equal"] - cells[KL], "at_time": rival_kl - cells[KL]}
-    cells = cells.assign(
-        **{name: nats / cells["free"] for name, nats in losses.items()}, slow=cells[UPDATE_MS] > slowest
-    )
+    cells = cells.assign(**{name: nats / cells["free"] for name, nats in losses.items()})
     table = list[Price]()
     for (truth, model, head, width), seeds in cast("Any", cells.groupby(["truth", "model", "head", "d"])):
         intervals = {name: student([seeds[[name]].to_numpy()], ALPHA / 2) for name in losses}

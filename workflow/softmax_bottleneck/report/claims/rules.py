@@ -33,12 +33,11 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL, find
 from softmax_bottleneck.records.records import Records
 from softmax_bottleneck.report import numbers
-from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, fisher, spearman, student
+from softmax_bottleneck.statistics.intervals import ALPHA, INF, Float64, Interval, fisher, spearman, student
 from softmax_bottleneck.study import Study
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "undecided"
@@ -56,11 +55,10 @@ UNITS: dict[str, tuple[Callable[[float], float], str]] = {  # unit of a quantity
     "%": (lambda x: 100 * math.expm1(x) if x < 700 else INF, "\u00a0%"),  # of a difference of logarithms
     "×": (lambda x: math.exp(x) if x < 700 else INF, "\u00a0times"),
     "share": (lambda x: 100 * x, "\u00a0%"),
+    "": (float, ""),
 }
-PLAIN: tuple[Callable[[float], float], str] = (float, "")
-Float64 = NDArray[np.float64]
 Ends = tuple[float, float]
-Control = tuple[int, tuple[str, ...]]
+Control = tuple[int, Sequence[str]]
 
 
 # --- runs of one corpus -----------------------------------------------------------------------------------------------
@@ -163,8 +161,7 @@ class Quantity:
         estimate: called as `estimate(sides, tail)` with one array [N, K] per side, and the probability outside each end
             of the interval. It returns the interval.
         what: the printed name of the quantity.
-        unit: the unit in which the value is printed, such as `%`: a key of UNITS, which has the conversion. Any other
-            text prints the value unchanged.
+        unit: the unit in which the value is printed, such as `%`: a key of UNITS, which has the conversion.
         metrics: the metrics that the quantity reads. A model without the first of them counts as not run.
         units: what its data points are, as a printed plural such as `seeds`.
         names: the text that follows `what` in print, with a placeholder for the label of each model, such as `{0}
@@ -188,11 +185,14 @@ class Quantity:
 
     def shown(self, value: float) -> float | None:
         """Return a value converted to the quantity's unit, or None if the value is not finite."""
-        return UNITS.get(self.unit, PLAIN)[0](value) if math.isfinite(value) else None
+        return UNITS[self.unit][0](value) if math.isfinite(value) else None
 
     def bound(self, value: float) -> float:
         """Return a bound as the quantity is computed: the logarithm of a factor, any other number unchanged."""
         return math.log(value) if self.unit == "×" else value
+
+
+compared = partial(Quantity, estimate=student, names="{0} against {1}", is_comparison=True)
 
 
 def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> Quantity:
@@ -210,8 +210,7 @@ def against(metric: str, unit: str = "%", stage: str = "", log: bool = True) -> 
         values = np.array([*data.values(model, metric, stage).values()], dtype=np.float64)
         return list(np.log(values) if log else values)
 
-    names = "{0} against {1}"
-    return Quantity(collect, student, find(metric).words, unit, (metric,), "seeds", names, stage, is_comparison=True)
+    return compared(collect, what=find(metric).words, unit=unit, metrics=(metric,), stage=stage)
 
 
 def within_run(first: str, second: str, what: str, unit: str = "%") -> Quantity:
@@ -301,7 +300,7 @@ class Number:
 
     Attributes:
         what: the printed name of the quantity, followed by the labels of the models.
-        unit: the unit of `value`, `low` and `high`, such as `%`: a key of UNITS. Any other text prints plain numbers.
+        unit: the unit of `value`, `low` and `high`, such as `%`: a key of UNITS.
         value: the value; None if it is not finite.
         low, high: the ends of the interval; None if not finite, as for too few data points.
         n: the number of data points of each side: (3,) for one side, (3, 4) for a comparison of two.
@@ -318,11 +317,11 @@ class Number:
     def text(self) -> str:
         """The number as text, such as `−3.4 % (95 % interval −4.0 to −2.9), n = 3 each`."""
         size = max(abs(x or 0) for x in (self.value, *((self.low, self.high) if self.unit != "×" else ())))
-        digits = numbers.decimals(size, minimum=1 if self.unit in UNITS else 2)
+        digits = numbers.decimals(size, minimum=1 if self.unit else 2)
         printed = partial(numbers.number, digits=digits, signed=self.unit == "%")
         value, low, high = map(printed, (self.value, self.low, self.high))
         interval = "" if self.low is None or self.low == self.high else f" (95\u00a0% interval {low} to {high})"
-        return f"{value}{UNITS.get(self.unit, PLAIN)[1]}{interval}, {numbers.counts(self.n)}"
+        return f"{value}{UNITS[self.unit][1]}{interval}, {numbers.counts(self.n)}"
 
 
 @dataclass(frozen=True)
@@ -422,7 +421,7 @@ def _text(quantity: Quantity, holds: Ends, fails: Ends) -> str:
     Example for a ratio of ranks, with `holds` and `fails` both (ln 2, INF): `the interval of Press rank lies above 2
     times; otherwise not reproduced if it lies below 2 times`.
     """
-    suffix = UNITS.get(quantity.unit, PLAIN)[1]
+    suffix = UNITS[quantity.unit][1]
     digits = 2 if quantity.unit == "%" else 3  # a margin of 0.005 nats is 0.501 %
 
     def bounds(*sides: tuple[str, float]) -> list[str]:

@@ -7,13 +7,13 @@ corpus and returns one section of the table; otherwise it returns all sections. 
 the options that the YAML file may set. Equal records give equal files.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, get_type_hints
 
-import matplotlib as mpl
 import pandas as pd
+from matplotlib import style
 
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.report import plots
@@ -36,7 +36,7 @@ from softmax_bottleneck.study import PlannedExperiment, Study, did_you_mean, fin
 
 MODULES = (both_sides, fits, perplexity, price, published_size, ranks, settings, synthetic_ranks, tuning, words)
 # Kind of experiment -> name of a view -> the function that makes it: `rank-demo` of a table is `rank_demo_table`.
-VIEWS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+VIEWS: Mapping[str, Mapping[str, FunctionType]] = {
     kind: {
         name.removesuffix(f"_{kind}").replace("_", "-"): function
         for module in MODULES
@@ -107,11 +107,9 @@ def options_of(study: Study, experiment: PlannedExperiment) -> dict[str, Any]:
         hint = did_you_mean(experiment.view, known)
         raise UserError(f"{file}: view: unknown {experiment.view!r}{hint}")
     view = known[experiment.view]
-    parameters = inspect.signature(view).parameters.values()
-    options = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     types = get_type_hints(view, include_extras=True)
-    fields: dict[str, Any] = {option.name: option.default for option in options if option.default is not option.empty}
-    fields |= {"__annotations__": {option.name: types[option.name] for option in options}}
+    options = {name: kind for name, kind in types.items() if name not in ("source", "dataset", "return")}
+    fields = {**(view.__kwdefaults__ or {}), "__annotations__": options}
     # A dataclass whose fields are the keyword-only arguments of the view; `read` validates their values.
     options_type: type[Any] = schema.section(type("Options", (), fields))
     try:
@@ -135,9 +133,7 @@ def build(study: Study, experiment: PlannedExperiment, results: records.Records)
     source = Source(study, experiment, results)
     if experiment.kind == "table":
         return Table(experiment, source.caption, ROWS.get(experiment.view, "Model"), _content(source))
-    with mpl.rc_context():
-        mpl.rcdefaults()  # a user's matplotlibrc must not change the figure
-        mpl.rcParams.update(mpl.rc_params_from_file(plots.STYLE_SHEET, use_default_template=False))
+    with style.context(plots.STYLE_SHEET, after_reset=True):  # a user's matplotlibrc must not change the figure
         drawing = _content(source)
         svg = plots.to_svg(drawing.canvas)
     is_empty = experiment.is_void and not experiment.quotes  # then the drawing shows `needs`
@@ -152,7 +148,7 @@ def _content(source: Source) -> Any:
     if experiment.is_void and not experiment.quotes:
         needs = experiment.needs
         return () if is_table else plots.only_text(needs, pd.DataFrame({"needs": [needs]}))
-    if is_table and "dataset" in inspect.signature(view).parameters:
+    if is_table and "dataset" in view.__annotations__:
         return tuple(view(source, dataset, **options) for dataset in source.corpora)
     content = view(source, **options)
     return tuple(content) if is_table else content

@@ -14,7 +14,7 @@ A data frame of fits has one line per fit and these columns:
 """
 
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,8 +26,7 @@ from matplotlib.figure import Figure as Canvas
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_UNIFORM, PRESS_RANK, RANK_TRUTH, find
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
-from softmax_bottleneck.report.claims.known_distributions import BASELINE, wide
-from softmax_bottleneck.report.claims.rules import TRUTH
+from softmax_bottleneck.report.claims.known_distributions import BASELINE, split
 from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.study import schema
@@ -39,8 +38,8 @@ AXES = {
     "rank": "rank of the true distribution",
     "alpha": "concentration α",
 }
-# Kind of a plan -> columns.
-SETTINGS = {"dirichlet": {"d", "alpha", "M"}, "language": {"d", "r", "rank"}, "natural": {"d"}}
+# Kind of a plan -> settings by which views group or select its fits.
+SETTINGS = {"dirichlet": {"d", "alpha", "M"}, "language": {"d", "r", "rank"}, "natural": {"truth"}}
 ENTROPY = "entropy_nats"
 TRUE_RANKS = {PRESS_RANK: RANK_TRUTH}  # metric of a fit -> metric of the true distribution, if their names differ
 WIDEST_TITLE = 28  # letters of a line above a heat map
@@ -64,23 +63,19 @@ class Frames:
     names: dict[str, str]
 
     @classmethod
-    def of(cls, source: Source, plan: str, *settings: str, kinds: Collection[str] = tuple(SETTINGS)) -> "Frames":
+    def of(cls, source: Source, plan: str, *settings: str) -> "Frames":
         """Return the fits and true distributions of the plan `plan`, from the records of the study in `source`.
 
         Raises:
-            UserError: the plan is of none of the `kinds`, or has no column with one of `settings`, such as `alpha`.
+            UserError: the view cannot group the plan's fits by one of `settings`, such as `alpha` (see SETTINGS).
         """
         for unit in source.study.fits.get(plan, ())[:1]:
-            if unit.kind not in kinds:
-                problem = f"{plan!r} is of kind {unit.kind}. Expected one of kind {' or '.join(kinds)}"
-                raise UserError(f"options: fits: {problem}. Name another plan, or use another view")
-            if unknown := set(settings) - SETTINGS[unit.kind]:
-                known = ", ".join(sorted(SETTINGS[unit.kind]))
-                problem = f"{plan!r} is of kind {unit.kind} and has no {min(unknown)}"
-                raise UserError(f"options: fits: {problem}. Name another plan, or use {known}")
+            if unknown := set(settings) - (known := SETTINGS[unit.kind]):
+                problem = f"{plan!r} is of kind {unit.kind} and cannot be shown by {min(unknown)}"
+                expected = f"Expected a plan with this setting, or a view by {' or '.join(sorted(known))}"
+                raise UserError(f"options: fits: {problem}. {expected}. Fix: name another plan, setting or view")
         rows = source.records.synthetic
-        rows = rows[rows["table"] == plan]
-        both = (wide(rows[rows["model"] != TRUTH]), wide(rows[rows["model"] == TRUTH]))
+        both = split(rows[rows["table"] == plan])
         # Log-probabilities have rank r + 2: logits of rank r, a bias and the log normaliser.
         fits, truths = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
         if "r" in fits:  # with the fraction of the softmax's KL gap that each fit closes
@@ -110,7 +105,7 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
         fits: name of the plan, an entry under `fits` of the study.
         metric: metric of the cells, by default KL(P*||Q) in nats, where Q is the fitted distribution.
     """
-    frames = Frames.of(source, fits, kinds=("dirichlet", "language"))
+    frames = Frames.of(source, fits, "d")
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
     keys = [key for key in DISTRIBUTIONS if key in frames.fits]
     for truth, of_truth in frames.fits.groupby(keys, sort=True) if metric in frames.fits else ():
@@ -206,8 +201,6 @@ def fit_maps_figure(
             if metric == KL and len(truth):
                 plots.level(panel, float(truth[KL_UNIFORM].mean()), "no context")
             panel.set(title=f"α = {alpha:g}, M = {size:g}", ylabel=label, ylim=(0, None))
-        for panel in (*squares[len(models) :], *lines[len(sizes) :]):
-            panel.set_axis_off()
     return _drawing(frames, canvas, shown, metrics)
 
 
@@ -271,9 +264,8 @@ def fit_curves_figure(
         in_panel = shown[(shown[panels] == value) & (shown[rows] == level if rows else True)]
         plots.curves(panel, in_panel, x, metric, _looks(in_panel, models), dots=True)
         _log_axis(panel, in_panel, x)
-        panel.set_ylabel(find(metric).label)
-        title = f"{panels} = {value:g}"
-        panel.set_title(f"{title}, {rows} = {level:g}" if rows else title)
+        second = f", {rows} = {level:g}" if rows else ""
+        panel.set(ylabel=find(metric).label, title=f"{panels} = {value:g}{second}")
         _references(panel, frames.truths, in_panel, x, metric)
         if {x, panels} == {"d", "r"} and in_panel[x].min() <= value <= in_panel[x].max():
             panel.axvline(value, color=plots.LIGHT.muted, linewidth=1, linestyle=plots.DASHES[2])

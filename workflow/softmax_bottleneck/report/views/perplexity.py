@@ -6,18 +6,17 @@ third kind compares models with the known true distribution of a synthetic langu
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL, VALID_PPL
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import Source, exact_value
-from softmax_bottleneck.statistics.samples import Summary, student_t, welch_t
+from softmax_bottleneck.statistics.samples import student_t, welch_t
 from softmax_bottleneck.study import schema
 
 HIGHEST = 1.8  # times the lowest perplexity: the end of the axis of training curves
@@ -89,14 +88,13 @@ def pairwise_table(source: Source, dataset: str, *, stage: Literal["", "finetune
         if row == column:
             return Cell(wanted=False)
         samples = {model: source.values(dataset, model, TEST_PPL, stage) for model in (row, column)}
-        first, second = (Summary.of(values.values()) for values in samples.values())
-        result = student_t(first, second)
-        if result.p is None or first.mean is None or second.mean is None:
+        result = student_t(*(values.values() for values in samples.values()))
+        if result.p is None or result.t is None:
             gaps = tuple(gap for model, values in samples.items() for gap in source.gaps(dataset, model, values, stage))
             return Cell(metric=metrics.P_VALUE, gaps=gaps, reason="" if gaps else result.reason)
-        lower = "lower" if first.mean < second.mean else "higher"
+        lower = "lower" if result.t < 0 else "higher"
         verdict = lower if result.p < SIGNIFICANCE else "no difference at 5 %"
-        note = f"{verdict}, {numbers.counts([first.n, second.n])}"
+        note = f"{verdict}, {numbers.counts([*map(len, samples.values())])}"
         return Cell(measured=MeasuredCell(result.p), metric=metrics.P_VALUE, note=note, runs=f"{dataset}/{row}")
 
     columns = {model: f"against {name}" for model, name in source.models.items()}
@@ -150,7 +148,7 @@ def training_figure(source: Source) -> plots.Drawing:
     data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", VALID_PPL])
     looks = plots.styles(list(source.models))
 
-    def draw(row: NDArray[Any], dataset: str, epochs: pd.DataFrame) -> None:
+    def draw(row: plots.Panels, dataset: str, epochs: pd.DataFrame) -> None:
         (panel,), lowest = row, epochs[VALID_PPL].min()
         ends = plots.curves(panel, epochs, "epoch", VALID_PPL, looks)
         panel.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")

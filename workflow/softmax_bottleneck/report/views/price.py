@@ -31,7 +31,7 @@ def price_table(source: Source, *, fits: str) -> Iterator[Section]:
     Below a number stand the price with its interval and, for heads other than the softmax, the gain in points of the
     context-free KL with its interval, the gain at equal time, and the verdict. The note has the verdict on the truth.
     """
-    frames = Frames.of(source, fits, kinds=["natural"])
+    frames = Frames.of(source, fits, "truth")
     every = natural.judged(natural.prices(frames.fits, frames.truths))
     for truth, part in groupby(every, key=lambda price: price.truth):
         found = {(price.model, price.width): price for price in part}
@@ -55,13 +55,11 @@ def _notes(price: Price) -> Iterator[str]:
     yield f"{_points(price.share)} % of the context-free KL"
     if price.model != BASELINE:
         yield f"gain {_points(price.gain, signed=True)}"
-        at_most = "at most " if price.is_bound else ""
-        is_timed = np.isfinite(price.at_time.value)
-        yield (
-            f"at equal time {at_most}{_points(price.at_time, signed=True)}"
-            if is_timed
-            else "no judged softmax is as fast"
-        )
+        if np.isfinite(price.at_time.value):
+            at_most = "at most " if price.is_bound else ""
+            yield f"at equal time {at_most}{_points(price.at_time, signed=True)}"
+        else:
+            yield "no judged softmax is as fast"
         yield price.verdict
         if price.pays_at_time:
             yield "pays at equal time"
@@ -82,7 +80,7 @@ def price_top_table(source: Source, *, fits: str, width: int) -> Iterator[Sectio
 
     All numbers are means over seeds at one planned width.
     """
-    frames = Frames.of(source, fits, kinds=["natural"])
+    frames = Frames.of(source, fits, "truth")
     own = natural.compared(frames.fits)
     own = own[own["d"] == width] if "d" in own else own
     parts = sorted((name for name in map(str, own) if name.startswith(TOP)), key=lambda name: int(name[len(TOP) :]))
@@ -100,7 +98,7 @@ def price_top_table(source: Source, *, fits: str, width: int) -> Iterator[Sectio
 # --- the figure -----------------------------------------------------------------------------------------------------
 def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
     """Draw the price against the width in a panel per truth: a labelled line per head, with 95 % intervals."""
-    frames = Frames.of(source, fits, kinds=["natural"])
+    frames = Frames.of(source, fits, "truth")
     found = natural.judged(natural.prices(frames.fits, frames.truths))
     if not found:
         return plots.only_text(plots.NOTHING, pd.DataFrame(columns=["truth", "model"]))
@@ -108,8 +106,6 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
     data = data.drop(columns=[name for name in data if str(name).endswith(("_n", "_spread", "_units"))])
     truths, looks = dict.fromkeys(data["truth"]), plots.styles(list(frames.names))
     canvas, axes = plots.panels(-(-len(truths) // 2), 2, 5.6, 4.4)
-    for panel in axes.flat[len(truths) :]:
-        panel.set_axis_off()
     widths, lowest = sorted(set(data["width"])), data["share_value"].min() / 1.5
     top = data[["share_value", "share_high"]].replace(np.inf, MARGIN).max(axis=None)
     for panel, (truth, part) in zip(axes.flat, data.groupby("truth", sort=False), strict=False):

@@ -22,7 +22,6 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
@@ -156,7 +155,7 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = PUBLISHED in set(data["origin"])
 
-    def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
+    def draw(row: plots.Panels, dataset: str, points: pd.DataFrame) -> None:
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
         title = plots.corpus_title(source, dataset)
         if 0 < len(ours) < FEW_DOTS:
@@ -325,7 +324,7 @@ def spectrum_figure(
     names = {model: plots.short_name(source.study, model) for model in source.models}
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
-    def draw(row: NDArray[Any], dataset: str, values: pd.DataFrame) -> None:
+    def draw(row: plots.Panels, dataset: str, values: pd.DataFrame) -> None:
         title, longest = plots.corpus_title(source, dataset), int(values["index"].max())
         for panel, side in zip(row, panels, strict=True):
             if side == "first":
@@ -402,7 +401,7 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
     ]
     data = _frame(rows, ("dataset", "model", "seed"), columns)
 
-    def draw(row: NDArray[Any], dataset: str, points: pd.DataFrame) -> None:
+    def draw(row: plots.Panels, dataset: str, points: pd.DataFrame) -> None:
         for panel, x, text in zip(row, ("epoch", VALID_PPL), ("epoch", "validation perplexity"), strict=True):
             ends = plots.curves(panel, points, x, PRESS_RANK, looks, dots=x == VALID_PPL)
             panel.set(xlabel=text, ylabel="Press rank")

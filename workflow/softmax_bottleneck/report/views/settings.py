@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section
@@ -185,7 +183,7 @@ def learned_function_figure(source: Source) -> plots.Drawing:
     data = pd.concat(frames[1:] or frames, ignore_index=True)
     looks = plots.styles(list(source.models), source.study)
 
-    def draw(row: NDArray[Any], dataset: str, own: pd.DataFrame) -> None:
+    def draw(row: plots.Panels, dataset: str, own: pd.DataFrame) -> None:
         left, right = row
         own = own[own["logit"].abs() <= CURVE_RANGE]
         for model, style in looks.items():

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.records import SEARCH
@@ -41,11 +40,11 @@ def tuning_figure(source: Source) -> plots.Drawing:
     axes = [axis for axis, values in tuning.grid.items() if len(values) > 1] if tuning else []
     rows = [row for search in searches for axis in axes for row in _trials(source, search, axis)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "setting", "value", metrics.VALID_PPL, "best", "interior"])
-    if data.empty:
+    if tuning is None or data.empty:
         return plots.only_text("This study tunes no model, or no trial has ended.", data)
     looks = plots.styles(list(source.models), source.study)
 
-    def draw(panels: NDArray[Any], dataset: str, trials: pd.DataFrame) -> None:
+    def draw(panels: plots.Panels, dataset: str, trials: pd.DataFrame) -> None:
         for panel, axis in zip(panels, axes, strict=True):
             of_axis = trials[trials["setting"] == axis]
             for model, curve in of_axis.groupby("model", sort=False):
@@ -60,8 +59,11 @@ def tuning_figure(source: Source) -> plots.Drawing:
             panel.set_ylabel("validation perplexity")
 
     ended = f"{data[metrics.VALID_PPL].notna().sum()} of {len(data)} trials ended with a perplexity"
-    note = f"{ended}. Search seeds: {', '.join(map(str, tuning.seeds if tuning else ()))}."
-    return plots.by_corpus(source, data, (len(axes), 6.4, 4.0), draw, note, has_legend=True)
+    note = f"{ended}. Search seeds: {', '.join(map(str, tuning.seeds))}."
+    drawing = plots.by_corpus(source, data, (len(axes), 6.4, 4.0), draw, note)
+    drawn = [model for model in source.rows if model in set(data["model"])]
+    plots.legend(drawing.canvas, {model: plots.short_name(source.study, model) for model in drawn}, looks)
+    return drawing
 
 
 def _trials(source: Source, tuned: TunedModel, axis: str) -> list[tuple[Any, ...]]:

@@ -7,15 +7,14 @@ experiment with its records and published numbers, and `dataset` is the name of 
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
@@ -38,11 +37,11 @@ def wordsim_table(source: Source, dataset: str) -> Section:
     the number of word pairs of a benchmark, and the number of pairs with a word that is not in the vocabulary.
     """
     rho = next(iter(source.experiment.columns), Column(SPEARMAN))
-    measured, counts = source.records.conditions(SPEARMAN, dataset), _counts(source, dataset)
+    measured = source.records.conditions(SPEARMAN, dataset)
 
     def cell(benchmark: str, column: str) -> Cell:
         if column in (PAIRS, PAIRS_UNKNOWN):
-            return _coverage_cell(source, dataset, counts, benchmark, column)
+            return _coverage_cell(source, dataset, benchmark, column)
         cell = source.cell(dataset, column, rho, benchmark)
         is_foreign = benchmark not in measured and source.study.dataset(dataset).kind == "language"
         return replace(cell, gaps=("not a benchmark of this language",)) if is_foreign else cell
@@ -56,8 +55,7 @@ def coverage_table(source: Source, dataset: str) -> Section:
 
     The columns count all pairs of the benchmark, and the pairs with a word that is not in the corpus's vocabulary.
     """
-    columns, counts = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}, _counts(source, dataset)
-    cell = partial(_coverage_cell, source, dataset, counts)
+    columns, cell = {PAIRS: "Pairs", PAIRS_UNKNOWN: "Not in the vocabulary"}, partial(_coverage_cell, source, dataset)
     return source.section(dataset, _benchmarks(source, dataset, PAIRS_UNKNOWN), columns, cell)
 
 
@@ -72,32 +70,23 @@ def _benchmarks(source: Source, dataset: str, metric: str) -> dict[str, str]:
     return {condition: condition.removeprefix("benchmark=") for condition in conditions}
 
 
-def _counts(source: Source, dataset: str) -> dict[tuple[str, str], float]:
-    """Return {(PAIRS or PAIRS_UNKNOWN, benchmark): number}, from one run because all runs on a corpus have the same."""
-    rows = source.records.rows
-    rows = rows[(rows["dataset"] == dataset) & rows["metric"].isin((PAIRS, PAIRS_UNKNOWN))]
-    return dict(rows.groupby(["metric", "condition"])["value"].first().astype(float))
-
-
-def _coverage_cell(
-    source: Source, dataset: str, counts: Mapping[tuple[str, str], float], condition: str, metric: str
-) -> Cell:
-    """Return the cell with a number of word pairs.
+def _coverage_cell(source: Source, dataset: str, condition: str, metric: str) -> Cell:
+    """Return the cell with a number of word pairs, of any run because all runs on a corpus have the same.
 
     Args:
         dataset: the corpus, whose vocabulary decides which words are unknown.
-        counts: the measured numbers (`_counts`).
         condition: the benchmark as `benchmark=<name>`.
         metric: PAIRS (all pairs) or PAIRS_UNKNOWN (pairs with a word that is not in the vocabulary).
     """
-    count, size = counts.get((metric, condition)), source.study.dataset(dataset).vocabulary_size
+    rows = source.records.rows.query("dataset == @dataset and metric == @metric and condition == @condition")
+    size = source.study.dataset(dataset).vocabulary_size
     corpus = "wordsim" if metric == PAIRS else source.corpus(dataset)
     published = source.find_published(corpus, "", metric, {"condition": f"^{re.escape(condition)}$"})
     blank = Cell(published=published, metric=metric, same=source.is_published(dataset))
-    if count is None:
+    if rows.empty:
         return replace(blank, gaps=("not counted for this corpus",))
-    is_cut = size is not None and metric == PAIRS_UNKNOWN
-    return replace(blank, measured=MeasuredCell(count), note=f"vocabulary cut to {size:,} words" if is_cut else "")
+    note = f"vocabulary cut to {size:,} words" if size is not None and metric == PAIRS_UNKNOWN else ""
+    return replace(blank, measured=MeasuredCell(float(rows["value"].iloc[0])), note=note)
 
 
 def wins_figure(source: Source) -> plots.Drawing:
@@ -111,7 +100,7 @@ def wins_figure(source: Source) -> plots.Drawing:
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
     models, names = list(source.rows), [plots.short_name(source.study, model) for model in source.rows]
 
-    def draw(row: NDArray[Any], dataset: str, shown: pd.DataFrame) -> None:
+    def draw(row: plots.Panels, dataset: str, shown: pd.DataFrame) -> None:
         same = source.same(dataset, *source.models)
         titles = (f"{plots.corpus_title(source, dataset)}: measured", plots.paper_title(source, dataset, same))
         for axes, side, title in zip(row, sides, titles, strict=False):
@@ -196,8 +185,8 @@ def _predictions_on(source: Source, dataset: str) -> tuple[Predictions, list[Pla
     measured = {model: dict(predictions(source.records, run)) for model, run in first.items()}
     rows = records.read_csv(PUBLISHED / CONTEXTS)
     rows = rows[rows["dataset"] == source.corpus(dataset)]
-    columns = (rows[key] for key in ("group", "context", "true_next_token"))
-    printed = [Place(group, int(number), target) for group, number, target in zip(*columns, strict=True)]
+    texts = rows[["group", "context", "true_next_token"]].to_numpy()
+    printed = [Place(group, int(number), target) for group, number, target in texts]
     return measured, list(dict.fromkeys(itertools.chain(*measured.values(), printed))), printed
 
 
