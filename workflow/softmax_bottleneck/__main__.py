@@ -9,7 +9,6 @@ if __name__ == "__main__" and (exit_code := forkserver.run_in_fork(sys.argv[1:])
     sys.exit(exit_code)
 
 import argparse
-import dataclasses
 import errno
 import gc
 import inspect
@@ -137,9 +136,8 @@ def _study(args: argparse.Namespace) -> Study:
         if not separator:
             raise errors.UserError(f"--set {pair}: expected key=value")
         overrides[key] = config.parse_yaml(value, f"--set {key}")
-    limits = {name: value for name in ("max_wall", "time_margin") if (value := vars(args).get(name))}
-    study = config.load_study(file, overrides)
-    return dataclasses.replace(study, **limits) if limits else study
+    overrides |= {name: value for name in ("max_wall", "time_margin") if (value := vars(args).get(name))}
+    return config.load_study(file, overrides)
 
 
 # --- options: name -> help text, further arguments of argparse -------------------------------------------------------
