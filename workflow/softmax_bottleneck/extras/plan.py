@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from softmax_bottleneck.report.views import check_options
-from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, costs, plan
 from softmax_bottleneck.training import feasibility
 
 Hours = tuple[bool, float, float]  # True if a run or another item of work is done, its GPU hours, its CPU hours
 
 
-def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
+def print_plan(study: Study, options: argparse.Namespace) -> None:
     """Print the plan of a study: as two tables (see `text`), or as JSON if `options.json` is true.
 
-    The JSON has the content of check.json, except for the provenance (see `feasibility.facts`). `say` is not used.
+    The JSON has the content of check.json, except for the provenance (see `feasibility.facts`).
 
     Raises:
         UserError: an option of a table or figure is invalid, or the options of a model do not fit together.
