@@ -192,7 +192,7 @@ def to_json(result: Result) -> dict[str, Any]:
     """
     matrix, measured, metrics = result.matrix, result.measures, result.ranks.metrics()
     saturation = {"weight": measured.weight, "hidden": measured.hidden}
-    optional = {"words_that_win": measured.words, "gradient_share": measured.gradient}
+    optional: dict[str, Any] = {"words_that_win": measured.words, "gradient_share": measured.gradient}
     optional |= {"bound": result.bound, "price": result.price}
     return {
         "status": "ok",
