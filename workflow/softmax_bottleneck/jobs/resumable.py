@@ -388,8 +388,7 @@ class Session:
     def work_to_end(self) -> None:
         """Do all remaining steps, and save resume states in between (errors as in `run_to_end`)."""
         while not self.work.finished:
-            part_ended = self.work.step(self)
-            self.steps += 1
+            part_ended = self.step()
             if part_ended:
                 self.lease.check()
                 self.work.keep()
@@ -405,6 +404,12 @@ class Session:
             if reason is not None:
                 raise StoppedError(f"{self.job.folder}: {reason[0]}; saved at {self.work.where}: "
                                    "run the same step again to resume", reason[1])  # fmt: skip
+
+    def step(self) -> bool:
+        """Do one step; return True if a part, such as an epoch, has ended."""
+        part_ended = self.work.step(self)
+        self.steps += 1
+        return part_ended
 
     def tick(self) -> None:
         """Touch the lease file at most once in TICK_S seconds, and print progress about once a minute.
