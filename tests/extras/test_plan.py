@@ -7,10 +7,11 @@ import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.study import costs
+from softmax_bottleneck.study.plan import Size
 from softmax_bottleneck.training import feasibility
 
 ROOT = Path(__file__).parents[2]
-TOKENS = {"train": 929_589, "valid": 73_760, "test": 82_430}
+SIZE = Size({"train": 929_589, "valid": 73_760, "test": 82_430}, 10_000)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_an_update_of_softmax_by_hand(paper: config.Study, priced: dict[str, tup
     updates = 929_589 / (20 * 70 * 0.975)
     epoch_s = 3 * 929_589 * token_s + updates * (3e-3 + 3 * 70 * 0.975 * 1.8e-5)
     epoch_s += 73_760 * token_s + 73_760 / 700 / 3 * (3e-3 + 3 * 70 * 1.8e-5)
-    hours = costs.training_hours(run, parameters, TOKENS, 10_000, "gpu")
+    hours = costs.training_hours(run, parameters, SIZE, "gpu")
     assert hours == pytest.approx(run.schedule.epochs * epoch_s / 3600, rel=1e-12)
     assert hours == pytest.approx(priced[run.path][1].gpu_h, rel=1e-3)
 
@@ -63,9 +64,9 @@ def test_a_dynamic_evaluation_by_hand(paper: config.Study) -> None:
     static_s = (73_760 + 82_430) / dynamic.segment * (pass_s + 8e-4)
     followed_s = updates * (3 * (pass_s + 8e-4) + 10 * parameters / 60e9)
     gathered_s = batches * 3 * (dynamic.statistics_batch_size * pass_s + 8e-4)
-    hours = costs.evaluation_hours(wanted, parameters, TOKENS, 10_000)
-    assert hours["cpu"] == pytest.approx((static_s + followed_s + gathered_s) / 3600, rel=1e-12)
-    assert hours["gpu"] < hours["cpu"]
+    hours = costs.evaluation_hours(wanted, parameters, SIZE, "cpu")
+    assert hours == pytest.approx((static_s + followed_s + gathered_s) / 3600, rel=1e-12)
+    assert costs.evaluation_hours(wanted, parameters, SIZE, "gpu") < hours
 
 
 @pytest.mark.parametrize(("hours", "shown"), [

@@ -14,9 +14,8 @@ from softmax_bottleneck.jobs import devices, interrupt, processes, workflow
 from softmax_bottleneck.jobs.interrupt import StoppedError
 from softmax_bottleneck.store.errors import UserError
 
-LISTING = "".join(f"echo 'GPU {n}: NVIDIA H100 80GB HBM3 (UUID: GPU-{n}{n}{n}{n}0000-0000-0000-0000-00000000000{n})'\n"
-    for n in range(3))  # fmt: skip
 UUIDS = [f"GPU-{n}{n}{n}{n}0000-0000-0000-0000-00000000000{n}" for n in range(3)]
+LISTING = "".join(f"echo 'GPU {n}: NVIDIA H100 80GB HBM3 (UUID: {uuid})'\n" for n, uuid in enumerate(UUIDS))
 JOB = """
 import os, sys, time
 from softmax_bottleneck.jobs import devices

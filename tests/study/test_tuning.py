@@ -127,8 +127,8 @@ def test_both_phases_are_planned_priced_and_packed_into_jobs(study: Study) -> No
     assert set(priced) == {run.path for run in (*study.needed, *study.awaited)}
     hours = sum(priced[run.path][1].hours("cpu") for run in study.awaited)
     softmax, mos = (next(r for r in study.awaited if r.model == name) for name in ("softmax", "mos"))
-    tokens = {"train": 1200, "valid": 300, "test": 300}
-    each = [costs.estimate(run, priced[run.path][0], tokens, 40).hours("cpu") for run in (softmax, mos)]
+    size = plan.Size({"train": 1200, "valid": 300, "test": 300}, 40)
+    each = [costs.estimate(run, priced[run.path][0], size).hours("cpu") for run in (softmax, mos)]
     assert hours == pytest.approx(2 * sum(each))
     packed = plan.jobs(dataclasses.replace(study, replicas_per_job=2))
     assert sorted(len(runs) for runs in packed.values()) == [2, 2]  # the points of a model's search share a job

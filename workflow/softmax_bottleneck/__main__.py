@@ -9,7 +9,6 @@ if __name__ == "__main__" and (exit_code := forkserver.run_in_fork(sys.argv[1:])
     sys.exit(exit_code)
 
 import argparse
-import dataclasses
 import errno
 import gc
 import inspect
@@ -125,8 +124,7 @@ def _study(args: argparse.Namespace) -> Study:
 
     `--study` names the study's file. Without this option, the environment variables that a running workflow sets for
     its steps give the file and its overrides (values that replace those in the file). If they are not set either, the
-    file is config/demo.yaml. The options `--set KEY=VALUE`, `--max-wall` and `--time-margin` replace values of the file
-    and of the overrides.
+    file is config/demo.yaml. The option `--set KEY=VALUE` replaces values of the file and of the overrides.
 
     Raises:
         UserError: the study's file is missing or invalid, or a word after `--set` is not a valid KEY=VALUE.
@@ -137,16 +135,13 @@ def _study(args: argparse.Namespace) -> Study:
         if not separator:
             raise errors.UserError(f"--set {pair}: expected key=value")
         overrides[key] = config.parse_yaml(value, f"--set {key}")
-    limits = {name: value for name in ("max_wall", "time_margin") if (value := vars(args).get(name))}
-    study = config.load_study(file, overrides)
-    return dataclasses.replace(study, **limits) if limits else study
+    return config.load_study(file, overrides)
 
 
 # --- options: name -> help text, further arguments of argparse -------------------------------------------------------
 PATH: dict[str, Any] = {"type": Path}
 SWITCH: dict[str, Any] = {"action": "store_true"}
 FILES: dict[str, Any] = {"nargs": "+", "action": "extend", "metavar": "FILE[::NAME]"}
-TIME: dict[str, Any] = {"metavar": "TIME"}
 MANY: dict[str, Any] = {"nargs": "*", "default": []}
 PLANNED: dict[str, Any] = {"required": True, "dest": "path"}
 OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -158,8 +153,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "--truth": ("<name>/<seed>-<truth_id>, a folder in results/fits/truths", PLANNED),
     "--choice": ("<dataset>/<model>-<hash>, a file in results/<study>/choices", PLANNED),
     "--restart": ("delete earlier results of this step and begin again", SWITCH),
-    "--max-wall": ("save and stop with exit code 75 after this time: 90s, 30m, 4h, 1.5d", TIME),
-    "--time-margin": ("save this long before the SLURM job ends (default: 3m)", TIME),
     "--only": ("repeat one measurement, also if it is up to date", {"choices": ("evaluate", "spectrum", "wordsim")}),
     "--diverged-ok": ("exit with 0 instead of 10 if the run diverges", SWITCH),
     "--archive": ("check only this archive of a study, NAME.json.gz", PATH | {"metavar": "FILE"}),
@@ -194,7 +187,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 # --- commands for people: name -> function, options, help ------------------------------------------------------------
-STUDY, RESUMABLE = "--study --set ", " --restart --max-wall --time-margin"
+STUDY = "--study --set "
 VERIFY = STUDY + "--json --archive --weights"
 RANK = """file --hidden --weight --bias --head --log-probs --model --text --targets --weights-only --seconds
     --price --compare --out"""
@@ -221,12 +214,12 @@ STEPS = {
     "check": ("", "check options and count parameters without allocating memory"),
     "download": ("--dataset", "download a dataset, or sample a synthetic language"),
     "tokenise": ("--dataset", "write token ids and vocabulary of a corpus"),
-    "train": ("--run --diverged-ok" + RESUMABLE, "train a run, or resume it"),
-    "finetune": ("--run --diverged-ok" + RESUMABLE, "finetune a trained run from its best weights"),
-    "dynamic": ("--run" + RESUMABLE, "evaluate a trained run dynamically"),
+    "train": ("--run --diverged-ok --restart", "train a run, or resume it"),
+    "finetune": ("--run --diverged-ok --restart", "finetune a trained run from its best weights"),
+    "dynamic": ("--run --restart", "evaluate a trained run dynamically"),
     "measure": ("--run --only", "take the missing or stale measurements of a run"),
     "truth": ("--truth", "compute natural next-word distributions for fits"),
-    "fit": ("--unit" + RESUMABLE, "fit heads to known distributions"),
+    "fit": ("--unit --restart", "fit heads to known distributions"),
     "choose": ("--choice", "end a round of a search: choose settings, or try more"),
     "synthetic": ("", "measure untrained layers and noise; gather the fits"),
     "collect": ("", "write the records of all runs"),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from softmax_bottleneck.corpora.sources import sources
 from softmax_bottleneck.jobs import processes
-from softmax_bottleneck.store import errors, paths, progress, schema
+from softmax_bottleneck.store import errors, paths, schema
 from softmax_bottleneck.study import Dataset, Study, load_yaml
 from softmax_bottleneck.study.datasets import OWN_BENCHMARK
 
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def doctor(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
+def doctor(study: Study, options: argparse.Namespace) -> None:
     """Print the results of all checks, with advice below each result that needs it.
 
     Raises:

@@ -5,19 +5,17 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.report.views import check_options
-from softmax_bottleneck.store.progress import Say
 from softmax_bottleneck.study import Study, costs, plan
 from softmax_bottleneck.training import feasibility
 
 Hours = tuple[bool, float, float]  # True if a run or another item of work is done, its GPU hours, its CPU hours
 
 
-def print_plan(study: Study, options: argparse.Namespace, say: Say) -> None:
+def print_plan(study: Study, options: argparse.Namespace) -> None:
     """Print the plan of a study: as two tables (see `text`), or as JSON if `options.json` is true.
 
-    The JSON has the content of check.json, except for the provenance (see `feasibility.facts`). `say` is not used.
+    The JSON has the content of check.json, except for the provenance (see `feasibility.facts`).
 
     Raises:
         UserError: an option of a table or figure is invalid, or the options of a model do not fit together.
@@ -97,22 +95,20 @@ def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tup
         study: the study.
         cost: path of each run -> (number of parameters, cost), as `feasibility.costs` returns them.
     """
-    sizes = {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
+    sizes = feasibility.sizes_of(study)
     searched = {run.path for run in study.searched}  # these are trained, but not measured
     for run in (*study.needed, *study.awaited):
         one = cost[run.path][1]
         gpu_h, cpu_h = (one.gpu_h, one.cpu_h) if run.path in searched else (one.hours("gpu"), one.hours("cpu"))
         yield run.path, (plan.is_done(study, run), gpu_h, cpu_h)
     for run in study.finetuned:
-        size = sizes[run.dataset]
-        one = costs.estimate(run, cost[run.start][0], size.tokens, size.vocabulary_size)
+        one = costs.estimate(run, cost[run.start][0], sizes[run.dataset])
         yield run.path, (plan.is_done(study, run), one.gpu_h, one.cpu_h)
     for evaluation in study.evaluations:
-        run = evaluation.run
-        size, count = sizes[run.dataset], cost[run.start or run.path][0]
-        hours = costs.evaluation_hours(evaluation, count, size.tokens, size.vocabulary_size)
+        count, size = cost[evaluation.run.start or evaluation.run.path][0], sizes[evaluation.run.dataset]
+        gpu_h, cpu_h = (costs.evaluation_hours(evaluation, count, size, kind) for kind in ("gpu", "cpu"))
         done = (study.store.run_folder(evaluation.path) / "dynamic.json").exists()
-        yield evaluation.path, (done, hours["gpu"], hours["cpu"])
+        yield evaluation.path, (done, gpu_h, cpu_h)
     for unit in study.units:
         done = (study.store.fits_folder(unit.path) / "done.json").exists()
         yield unit.path, (done, costs.fit_hours(unit, "gpu"), costs.fit_hours(unit, "cpu"))

@@ -151,7 +151,7 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
         UnfinishedError: the last call of Snakemake failed or was stopped.
     """
     lock = locks.acquire_lock()
-    doctor(study, options, say)
+    doctor(study, options)
     command = snakemake_command("slurm", study.file, options.set, options.snakemake)
     for attempt in range(1, TRIES + 1):
         ends = workflow.new_log(study.store.root / "logs" / "slurm", study.name)

@@ -40,7 +40,7 @@ def write_partial(study: Study, options: argparse.Namespace, say: progress.Say) 
     say(f"wrote {interim.write_interim_report(study, options.reload)}")
 
 
-def print_claims(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
+def print_claims(study: Study, options: argparse.Namespace) -> None:
     """Print the verdict on every claim of the papers; with `--explain`, also premises and intervals.
 
     If `options.archived` lists names of archived studies, their verdicts are printed instead of those of `study`.
@@ -65,7 +65,7 @@ def write_archive(study: Study, options: argparse.Namespace, say: progress.Say) 
     say(f"wrote {path}" + (f"; {len(missing)} parts have not finished, such as {missing[0]}" if missing else ""))
 
 
-def print_number(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
+def print_number(study: Study, options: argparse.Namespace) -> None:
     """Print how a number of the report was measured, or all numbers of a table.
 
     `options.number` names the number as `<corpus>/<model>/<metric>`, such as `ptb/mos/test_ppl`, or the table as
@@ -115,7 +115,7 @@ def _mean_text(values: Iterable[float], metric: str) -> str:
     return f"{spread(summary.mean, summary.sd, metrics.find(metric).digits)} (n = {summary.n})"
 
 
-def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
+def compare_studies(options: argparse.Namespace) -> None:
     """Print two or more finished studies side by side.
 
     Each entry of `options.studies` is the name of a study or archive, or a results folder.
@@ -124,7 +124,7 @@ def compare_studies(options: argparse.Namespace, say: progress.Say) -> None:
     print(as_text(tables) if sys.stdout.isatty() else as_text(tables, widest=None))
 
 
-def verify_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
+def verify_results(study: Study, options: argparse.Namespace) -> None:
     """Print all results of a study that are missing, damaged or outdated, and all archives that cannot be read.
 
     With `--archive FILE`, check only this archive of a study and print what it holds. With `--weights` as well, measure
@@ -165,7 +165,7 @@ def _verify_archive(path: Path, store: paths.Store | None) -> None:
         raise errors.DataError(f"{path}: {differing[0]}; {len(differing)} numbers contradict the weights")
 
 
-def repair_results(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
+def repair_results(study: Study, say: progress.Say) -> None:
     """Delete damaged and outdated results of a study, as `verify.repair` does; print what was deleted.
 
     A file in the folder of this study or of one of its runs is also deleted if it belongs to another run or study.

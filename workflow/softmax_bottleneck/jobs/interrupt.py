@@ -81,7 +81,7 @@ def time_limit(max_wall: str | None = None, margin: str | None = None) -> TimeLi
             of the time left to the job if a quarter is shorter.
 
     Raises:
-        UserError: `max_wall` or `margin` is not a duration.
+        ValueError: `max_wall` or `margin` is not a duration.
     """
     limits = [TimeLimit(seconds(max_wall), f"max_wall {max_wall}")] if max_wall else []
     left_s = processes.seconds_left()

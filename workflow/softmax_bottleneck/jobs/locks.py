@@ -99,8 +99,6 @@ def no_workflow_beside() -> Iterator[None]:
     """
     try:
         is_taken = not os.environ.get(PROCESS_VARIABLE) and bool(acquire_lock()[1])
-    except errors.BusyError:
-        raise
     except (OSError, errors.UserError):
         is_taken = False
     try:

@@ -190,9 +190,10 @@ def to_json(result: Result) -> dict[str, Any]:
     * saturation: a dict with the keys weight and hidden, each with a dict or, if not computed, None.
     * words_that_win, gradient_share and price: a dict or, if not computed, None.
     """
-    matrix, bound, metrics = result.matrix, result.bound, result.ranks.metrics()
-    measured = result.measures
+    matrix, measured, metrics = result.matrix, result.measures, result.ranks.metrics()
     saturation = {"weight": measured.weight, "hidden": measured.hidden}
+    optional: dict[str, Any] = {"words_that_win": measured.words, "gradient_share": measured.gradient}
+    optional |= {"bound": result.bound, "price": result.price}
     return {
         "status": "ok",
         "head": {"name": matrix.head[0], "options": dict(matrix.head[1])},
@@ -203,11 +204,8 @@ def to_json(result: Result) -> dict[str, Any]:
         **{key: value for key, value in result.ranks.to_json().items() if key not in metrics},
         "centred": {name: report.to_json() for name, report in measured.centred.items()},
         "saturation": {name: value and asdict(value) for name, value in saturation.items()},
-        "words_that_win": measured.words and asdict(measured.words),
         "top_tokens": measured.top and measured.top.to_json(),
-        "gradient_share": measured.gradient and asdict(measured.gradient),
-        "bound": asdict(bound) if bound else None,
-        "price": asdict(result.price) if result.price else None,
+        **{name: value and asdict(value) for name, value in optional.items()},
         "notes": result.notes,
         "memory_estimate_bytes": result.bytes_needed,
         "wall_s": round(result.seconds, 3),
@@ -289,22 +287,21 @@ def _plot(result: Result) -> str:
         axes.axhline(tolerance, color="#d55e00", linestyle="--", linewidth=1, label="Press tolerance")
         axes.axhline(floor, color="#5d656e", linestyle="--", linewidth=1, label="noise floor")
         axes.set(xlabel="index", ylabel="singular value / largest", yscale="log", ylim=(floor / 10, 2))
-        axes.grid(visible=True, color="#e3e6ea")
-        axes.legend(loc="lower left")
-        for panel in more:
-            _plot_price(panel, result.price)
+        if result.price:
+            _plot_price(more[0], result.price)
+        for panel in (axes, *more):
+            panel.grid(visible=True, color="#e3e6ea")
+            panel.legend(loc="lower left")
         buffer = io.StringIO()
         canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "softmax_bottleneck"})
     return buffer.getvalue()
 
 
-def _plot_price(axes: Axes, curve: price.PriceCurve | None) -> None:
-    for head, group in groupby(curve.prices if curve else (), key=lambda priced: priced.head):
+def _plot_price(axes: Axes, curve: price.PriceCurve) -> None:
+    for head, group in groupby(curve.prices, key=lambda priced: priced.head):
         prices = list(group)
         axes.plot([p.width for p in prices], [p.nats for p in prices], ".-", label=head)
     axes.set(xlabel="width d", ylabel="nats lost", xscale="log", yscale="log")
-    axes.grid(visible=True, color="#e3e6ea")
-    axes.legend(loc="lower left")
 
 
 # --- several models -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from softmax_bottleneck.records.records import SEARCH, Records
 from softmax_bottleneck.store import artefacts, errors
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Run, Study, Unit, truths
+from softmax_bottleneck.study import Run, Study, truths
 
 RESULTS = ("done", "measure", "topk", "rank", "wordsim", "epochs_rank", "dynamic")  # hold the numbers
 LARGE = ("model.safetensors", "hidden.npz")
@@ -255,28 +255,42 @@ def inspect_study(study: Study, runs: Mapping[str, RunFiles], records: Records) 
         is_result = row["state"] == "diverged" and row.get("stage") == SEARCH  # a point that a search tried in vain
         if row["state"] != "ok" and row["path"] not in explained and not is_result:
             findings.append(Finding(str(row["state"]), f"runs/{row['path']}", str(row["reason"])))
+    shared = list(_shared_files(study))
+    findings += [one for file, digest in shared for one in damage(study.store, file, digest)]
+    for done in (study.store.fits_folder(unit.path) / "done.json" for unit in study.units):
+        if not done.exists():
+            findings.append(Finding("missing", done.relative_to(study.store.root).as_posix(), "not fitted yet"))
+    return Verification(study.name, records.counts(), hashed + len(shared), tuple(findings))
+
+
+def _shared_files(study: Study) -> Iterator[tuple[Path, str | None]]:
+    """Yield (file, sha256) for the files of the corpora, natural distributions and fits of a study.
+
+    The sha256 is the one that another file states, such as the done.json of a unit of fits; None if no file does.
+    """
+    store = study.store
     for name in study.datasets:
-        tokens, corpus, listed = study.store.tokens_folder(name), study.store.corpus_folder(name), "files.json"
-        hashes: dict[Path, str | None] = {}  # None: the download recorded no sha256
+        tokens, corpus = store.tokens_folder(name), store.corpus_folder(name)
+        hashes: dict[Path, str | None] = {}  # also None: the download recorded no sha256
         if tokens.exists():
             hashes |= dict.fromkeys(tokens / file for file in TOKEN_FILES)
         if corpus.exists():
+            listed = corpus / "files.json"
             sealed = (path for path in sorted(corpus.iterdir()) if artefacts.sidecar(path).exists())
-            hashes |= dict.fromkeys((corpus / listed, *sealed))
-            if artefacts.is_sound(corpus / listed):
-                recorded = artefacts.read_json(corpus / listed)["files"]
-                hashes |= {corpus / file: digest for file, digest in recorded.items()}
-        hashed += len(hashes)
-        findings += [one for file, digest in hashes.items() for one in damage(study.store, file, digest)]
-    for folder in (study.store.fits_folder(f"truths/{truth.path}") for truth in study.truths):
-        stored = [folder / truths.FILE, folder / truths.ARRAYS] if folder.exists() else []
-        hashed += len(stored)
-        findings += [one for file in stored for one in damage(study.store, file)]
+            hashes |= dict.fromkeys((listed, *sealed))
+            if artefacts.is_sound(listed):
+                hashes |= {corpus / file: digest for file, digest in artefacts.read_json(listed)["files"].items()}
+        yield from hashes.items()
+    for folder in (store.fits_folder(f"truths/{truth.path}") for truth in study.truths):
+        if folder.exists():
+            yield from dict.fromkeys((folder / truths.FILE, folder / truths.ARRAYS)).items()
     for unit in study.units:
-        count, wrong = _fits(study.store, unit)
-        hashed += count
-        findings += wrong
-    return Verification(study.name, records.counts(), hashed, tuple(findings))
+        done, folder = store.fits_folder(unit.path) / "done.json", store.fits_folder(f"laws/{unit.law_path}")
+        if done.exists():
+            yield done, None
+        if artefacts.is_sound(done):
+            parents = artefacts.read_json(done)["provenance"]["parents"]
+            yield from ((folder / part, digest) for part, digest in parents.items())
 
 
 def _missing_files(study: Study, path: str, files: RunFiles) -> Iterator[Finding]:
@@ -304,36 +318,16 @@ def _missing_files(study: Study, path: str, files: RunFiles) -> Iterator[Finding
 
 
 def damage(store: Store, path: Path, digest: str | None = None) -> list[Finding]:
-    """Return a list with one finding if a file is missing or damaged, or an empty list.
+    """Return a list with one finding if a file is missing, damaged or stale, or an empty list.
 
-    A file is damaged if it has no .sha256 file, or if its sha256 differs from the stored one. If `digest` is given, a
-    file is also damaged if its sha256 differs from `digest`. `store` is the results folder that contains `path`.
+    A file is damaged if it has no .sha256 file, or if its sha256 differs from the stored one. It is stale if its sha256
+    differs from `digest`, which another file states. `store` is the results folder that contains `path`.
     """
-    if artefacts.is_sound(path) and digest in (None, artefacts.stored_hash(path)):
-        return []
     name = path.relative_to(store.root).as_posix()
     if not path.exists():
         return [Finding("missing", name, f"{path.name} is missing: {RECOMPUTED}")]
-    return [Finding("damaged", name, f"{path.name} is damaged: {REMOVED}")]
-
-
-def _fits(store: Store, unit: Unit) -> tuple[int, list[Finding]]:
-    """Check the files of one unit of fits; return (number of files hashed, findings).
-
-    There is one finding if the unit's done.json is missing or damaged. If it is intact, there is a finding for each
-    file named in it that is missing or whose sha256 differs from the one in done.json.
-    """
-    done = store.fits_folder(unit.path) / "done.json"
-    name = done.relative_to(store.root).as_posix()
-    if not done.exists():
-        return 0, [Finding("missing", name, "not fitted yet")]
-    if not artefacts.is_sound(done):
-        return 1, damage(store, done)
-    parents = artefacts.read_json(done)["provenance"]["parents"]
-    folder, findings = store.fits_folder(f"laws/{unit.law_path}"), []
-    for part, digest in parents.items():
-        if not (folder / part).exists() or artefacts.sha256_file(folder / part) != digest:
-            where = (folder / part).relative_to(store.root).as_posix()
-            words = f"not the fit that {name} was made from: `make repair` removes both"
-            findings.append(Finding("stale", where, words))
-    return 1 + len(parents), findings
+    if not artefacts.is_sound(path):
+        return [Finding("damaged", name, f"{path.name} is damaged: {REMOVED}")]
+    if digest not in (None, artefacts.stored_hash(path)):
+        return [Finding("stale", name, f"{path.name} is not the file that results were made from: {REMOVED}")]
+    return []

@@ -87,19 +87,16 @@ def seconds(text: str) -> float:
     """Return the seconds of a duration such as `90s`, `30m`, `4h` or `1.5d`.
 
     Raises:
-        UserError: the text is not a duration, or the duration is zero.
+        ValueError: the text is not a duration, or the duration is zero.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text)
     if not match or not float(match[1]):
-        raise UserError(f"{text!r:.60} is not a duration. Expected a time above zero: 90s, 30m, 4h or 1.5d")
+        raise ValueError(f"{text!r:.60} is not a duration. Expected a time above zero: 90s, 30m, 4h or 1.5d")
     return float(match[1]) * UNIT_S[match[2]]
 
 
 def _check_duration(text: str) -> str:
-    try:
-        seconds(text)
-    except UserError as error:
-        raise ValueError(str(error)) from None
+    seconds(text)
     return text
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from softmax_bottleneck.study import Evaluation, Fit, Run, Unit
+from softmax_bottleneck.study.plan import Size
 
 
 @dataclass(frozen=True)
@@ -153,10 +154,8 @@ def rates_of(kind: str, precision: str) -> Rates:
     return RATES.get((kind, precision), RATES[kind, "fp32"])
 
 
-def evaluation_hours(
-    wanted: Evaluation, parameters: int, tokens: dict[str, int], vocabulary_size: int
-) -> dict[str, float]:
-    """Return the hours that a dynamic evaluation takes on each kind of device.
+def evaluation_hours(wanted: Evaluation, parameters: int, size: Size, kind: str) -> float:
+    """Return the hours that a dynamic evaluation takes on a device.
 
     The hours include the gradient statistics of the training text and the search over step sizes and decays on the
     validation text. They also include scoring the validation and test texts with fixed and with dynamic weights.
@@ -164,26 +163,20 @@ def evaluation_hours(
     Args:
         wanted: the dynamic evaluation, with its run and settings.
         parameters: number of trainable parameters of the model.
-        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
-        vocabulary_size: number of word types of the corpus.
-
-    Returns:
-        `{"cpu": hours, "gpu": hours}`, where `cpu` is one core.
+        size: number of tokens and of word types of the corpus.
+        kind: device, `cpu` (one core) or `gpu`.
     """
-    settings, model = wanted.settings, _Model.of(wanted.run, parameters, vocabulary_size)
+    settings, model = wanted.settings, _Model.of(wanted.run, parameters, size.vocabulary_size)
+    rates, tokens = rates_of(kind, "fp32"), size.tokens
     tried = len(settings.learning_rates) * len(settings.decays) * (settings.tune_tokens or tokens["valid"])
     static = tokens["valid"] + tokens["test"]
     followed = tried + static
     passes = static + BACKWARD * (followed + tokens["train"] / settings.statistics_batch_size)
-    hours = {}
-    for kind in ("cpu", "gpu"):
-        rates = rates_of(kind, "fp32")
-        seconds = model.seconds(static + BACKWARD * (followed + tokens["train"]), rates)
-        seconds += passes / settings.segment * rates.segment_s
-        seconds += passes * model.layers * rates.step_s
-        seconds += followed / settings.segment * UPDATE_FLOPS * parameters / rates.network
-        hours[kind] = seconds / 3600
-    return hours
+    seconds = model.seconds(static + BACKWARD * (followed + tokens["train"]), rates)
+    seconds += passes / settings.segment * rates.segment_s
+    seconds += passes * model.layers * rates.step_s
+    seconds += followed / settings.segment * UPDATE_FLOPS * parameters / rates.network
+    return seconds / 3600
 
 
 def fit_hours(unit: Unit, kind: str) -> float:
@@ -202,17 +195,16 @@ def fit_hours(unit: Unit, kind: str) -> float:
     return unit.updates * seconds / 3600
 
 
-def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, kind: str) -> float:
+def training_hours(run: Run, parameters: int, size: Size, kind: str) -> float:
     """Return the hours of all training epochs and of their validation, which always runs in fp32.
 
     Args:
         run: the run with its settings.
         parameters: number of trainable parameters.
-        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
-        vocabulary_size: number of word types of the corpus.
+        size: number of tokens and of word types of the corpus.
         kind: device, `cpu` (one core) or `gpu`.
     """
-    schedule, model = run.schedule, _Model.of(run, parameters, vocabulary_size)
+    schedule, model, tokens = run.schedule, _Model.of(run, parameters, size.vocabulary_size), size.tokens
     rates, exact = rates_of(kind, schedule.precision), rates_of(kind, "fp32")
     epoch = tokens["train"] / schedule.pieces
     steps = schedule.bptt * (MEAN_CHUNK if schedule.variable_length else 1.0)
@@ -223,56 +215,51 @@ def training_hours(run: Run, parameters: int, tokens: dict[str, int], vocabulary
     return schedule.epochs * seconds / 3600
 
 
-def measuring_hours(
-    run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool, kind: str
-) -> float:
+def measuring_hours(run: Run, parameters: int, size: Size, tracked: bool, kind: str) -> float:
     """Return the hours to measure a trained run: its perplexities and the singular values of its log-probabilities.
 
     Args:
         run: the run with its settings.
         parameters: number of trainable parameters.
-        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
-        vocabulary_size: number of word types of the corpus.
+        size: number of tokens and of word types of the corpus.
         tracked: True if the run stores its weights at some epochs; the singular values at these epochs count as well.
         kind: device, `cpu` (one core) or `gpu`.
     """
-    rates, model = rates_of(kind, "fp32"), _Model.of(run, parameters, vocabulary_size)
-    contexts, width = tokens["test"], run.body.embedding_size + 2
+    contexts, words, width = size.tokens["test"], size.vocabulary_size, run.body.embedding_size + 2
+    rates, model = rates_of(kind, "fp32"), _Model.of(run, parameters, words)
     if run.head.name in LOG_LINEAR:
-        decomposed = (4 * width + 2) * width * (contexts + vocabulary_size) / _CORE.float64  # always on the host
-        decomposed += 2 * contexts * vocabulary_size * width / rates.float64  # the normalisers
+        decomposed = (4 * width + 2) * width * (contexts + words) / _CORE.float64  # always on the host
+        decomposed += 2 * contexts * words * width / rates.float64  # the normalisers
     else:
-        smaller, larger = sorted((contexts, vocabulary_size))
+        smaller, larger = sorted((contexts, words))
         decomposed = larger * smaller**2 / rates.float64 + 4 / 3 * smaller**3 / rates.eigenvalues
         decomposed += contexts * model.vocabulary / rates.vocabulary
     one_stream = contexts * max(model.network * 2 / rates.weights, model.network / rates.network)
     one_stream += contexts * model.layers * rates.step_s
     spectra = (1 + (KEPT_WEIGHTS + 1) * tracked) * (decomposed + one_stream)
-    return (spectra + model.seconds(tokens["valid"] + 2 * contexts, rates)) / 3600
+    return (spectra + model.seconds(size.tokens["valid"] + 2 * contexts, rates)) / 3600
 
 
-def estimate(run: Run, parameters: int, tokens: dict[str, int], vocabulary_size: int, tracked: bool = False) -> Cost:
+def estimate(run: Run, parameters: int, size: Size, tracked: bool = False) -> Cost:
     """Return the estimated cost of a run.
 
     Args:
         run: the run with its settings.
         parameters: number of trainable parameters.
-        tokens: number of tokens per split of the corpus, under the keys `train`, `valid` and `test`.
-        vocabulary_size: number of word types of the corpus.
+        size: number of tokens and of word types of the corpus.
         tracked: True if the run stores its weights at some epochs and their ranks are measured, too.
     """
     weights_gb = 4e-9 * parameters
-    hidden_gb = 4e-9 * tokens["test"] * run.body.context_size
+    contexts, words = size.tokens["test"], size.vocabulary_size
+    hidden_gb = 4e-9 * contexts * run.body.context_size
     activations_gb = 4e-9 * run.schedule.batch_size * run.schedule.bptt * run.body.hidden_size * run.body.layers * 10
-    smaller = min(tokens["test"], vocabulary_size)
-    factors = 2 * (tokens["test"] + vocabulary_size) * (run.body.embedding_size + 2)
-    sizes = (run, parameters, tokens, vocabulary_size)
+    factors = 2 * (contexts + words) * (run.body.embedding_size + 2)
     return Cost(
-        cpu_h=training_hours(*sizes, "cpu"),
-        gpu_h=training_hours(*sizes, "gpu"),
-        measure_cpu_h=measuring_hours(*sizes, tracked, "cpu"),
-        measure_gpu_h=measuring_hours(*sizes, tracked, "gpu"),
+        cpu_h=training_hours(run, parameters, size, "cpu"),
+        gpu_h=training_hours(run, parameters, size, "gpu"),
+        measure_cpu_h=measuring_hours(run, parameters, size, tracked, "cpu"),
+        measure_gpu_h=measuring_hours(run, parameters, size, tracked, "gpu"),
         memory_gb=HELD_WEIGHTS * weights_gb + activations_gb + 0.3,
-        spectrum_gb=8e-9 * (factors if run.head.name in LOG_LINEAR else smaller**2) + hidden_gb,
+        spectrum_gb=8e-9 * (factors if run.head.name in LOG_LINEAR else min(contexts, words) ** 2) + hidden_gb,
         disk_gb=(7 + KEPT_WEIGHTS * tracked) * weights_gb + hidden_gb,
     )

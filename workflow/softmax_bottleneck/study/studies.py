@@ -120,10 +120,7 @@ class Study:
 
         Without choices, it is the study as planned before any search has ended: the same whatever the searches choose.
         """
-        if not self.tuned:
-            return self
-        now = load_study(self.file, self.overrides, self.store, with_choices)
-        return dataclasses.replace(now, max_wall=self.max_wall, time_margin=self.time_margin)
+        return load_study(self.file, self.overrides, self.store, with_choices) if self.tuned else self
 
     def dataset(self, name: str) -> Dataset:
         """Return a dataset of the study, or any other one (datasets/<name>.yaml near the study's file or in config).

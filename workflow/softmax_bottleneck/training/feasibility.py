@@ -20,7 +20,8 @@ from softmax_bottleneck.study.plan import Size, is_done, tracked
 from softmax_bottleneck.training.model import build, count_parameters
 
 
-def _sizes(study: Study) -> dict[str, Size]:
+def sizes_of(study: Study) -> dict[str, Size]:
+    """Return {name: size} of a study's corpora (see `size_of`)."""
     return {name: size_of(study.store, dataset) for name, dataset in study.datasets.items()}
 
 
@@ -41,7 +42,7 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
     Raises:
         UserError: the options of a model do not fit together.
     """
-    sizes = _sizes(study)
+    sizes = sizes_of(study)
     tracked_paths = {run.path for run in tracked(study)}
     counts: dict[str, int] = {}
     planned = {}
@@ -52,8 +53,7 @@ def costs(study: Study) -> dict[str, tuple[int, Cost]]:
                 counts[structure] = parameters(run, size.vocabulary_size)
             except UserError as error:
                 raise UserError(f"{study.file}: models.{run.model}: {error}") from None
-        cost = estimate(run, counts[structure], size.tokens, size.vocabulary_size, run.path in tracked_paths)
-        planned[run.path] = (counts[structure], cost)
+        planned[run.path] = counts[structure], estimate(run, counts[structure], size, run.path in tracked_paths)
     return planned
 
 
@@ -81,7 +81,7 @@ def check_limits(study: Study, planned: Mapping[str, tuple[int, Cost]]) -> str:
             (`Dataset.rank_contexts`); or a text is too short for the number of streams (parallel sequences) into which
             it is cut.
     """
-    sizes = _sizes(study)
+    sizes = sizes_of(study)
     for name, dataset in study.datasets.items():
         check_contexts(dataset, sizes[name].tokens["test"])
     for run, key, split, needed in _tokens_needed(study):
@@ -145,7 +145,7 @@ def never_averaged(study: Study) -> list[str]:
 
 def check_stages(study: Study) -> None:
     """Raise UserError if dynamic evaluation is planned for a stateless body, such as the transformer."""
-    sizes = _sizes(study)
+    sizes = sizes_of(study)
     for run in {(e.run.dataset, e.run.model): e.run for e in study.evaluations}.values():
         if not build(run, sizes[run.dataset].vocabulary_size, "meta").body.carries_state:
             raise UserError(f"{study.file}: models.{run.model}: dynamic evaluation needs a body that carries what came "
