@@ -215,6 +215,13 @@ def test_a_sweep_of_three_points_has_no_correlation_and_asks_for_enough_points()
     assert reason.code is Code.TOO_FEW and reason.facts == {"needed": intervals.MIN_POINTS, "units": "runs"}
 
 
+@pytest.mark.fault("G3")
+def test_a_sweep_of_enough_points_without_variance_does_not_ask_for_more() -> None:
+    rows = [(f"mos-nt-components{k}", "test_ppl", "", [60.0] * 4) for k in (1, 2, 3)]
+    entry = judge("k-helps", rows)
+    assert entry.numbers[0].n == (12,) and entry.reason.code is Code.EQUAL_VALUES
+
+
 def test_a_sweep_takes_members_in_range_that_learned_and_divides_within_runs() -> None:
     levels = {"k0": 50.0, "k1": 52.0, "k4": 54.0, "k10": 56.0, "k15": 58.0, "kx": 9.0}
     rows = [(name, "test_ppl", "", [test, 51.0]) for name, test in levels.items()]
@@ -318,6 +325,7 @@ MOS_RANK = ranks(transformer=18, transformer_mos=399)
         ("et-better", SWITCHES, {f"{h}-nt best_epoch": 6.0 for h in HEADS}, CANNOT, Code.AVERAGED),
         ("not-necessary", PLIF, {}, NOT_REPRODUCED, None),
         ("not-necessary", PLIF, {"lms-plif rank_columns": 400.0}, CANNOT, Code.CEILING),
+        ("not-necessary", PLIF, {"lms-plif rank_columns": math.nan}, NOT_REPRODUCED, Code.UNRECORDED),
         ("not-necessary", EQUAL_WITHOUT_RANK, {"lms-plif parameters": 1.1e6}, CONFOUNDED, Code.NO_EQUAL_PAIR),
         ("benka-breaks", MOS_RANK, {"transformer-mos rank_columns": 400.0}, REPRODUCED, None),  # hides, never causes
         ("mos-better", ppl(softmax=57, mos=55) + ranks("unigram_ppl", mos=56), {}, CANNOT, Code.LEARNED),
@@ -389,19 +397,29 @@ def test_a_head_that_is_trained_otherwise_is_not_compared(tmp_path: Path, settin
         assert entry.reason.facts == {"settings": setting.partition(":")[0]}
 
 
-@pytest.mark.parametrize(("last", "verdict"), [(55.5, REPRODUCED), (55.0, CANNOT)])
-def test_a_model_that_is_still_learning_fast_is_not_compared(last: float, verdict: str) -> None:
-    """The last two of twelve epochs count: 57 to 55.5 is a fall of 2.6 %, 57 to 55 one of 3.5 %."""
-    records = examples.records_of(ppl(softmax=60, mos=54))
-    names = zip(records.states["model"], records.states["seed"], strict=True)
-    states = records.states.assign(path=[f"{model}/{seed}" for model, seed in names])
-    ppls = {"mos/1": [100.0] * 9 + [57.0, 56.0, last], "softmax/1": [60.0] * 12}
+@pytest.mark.parametrize(
+    ("last", "other", "code"),
+    [(55.5, 60.0, Code.UNRECORDED), (55.0, 60.0, Code.CONVERGED), (55.5, math.nan, Code.CONVERGED)],
+)
+def test_a_model_that_is_still_learning_fast_is_not_compared(last: float, other: float, code: Code) -> None:
+    """The last two of twelve epochs count: 57 to 55.5 is a fall of 2.6 %, 57 to 55 one of 3.5 %.
+
+    Eight finished runs have no log, which is only a warning. The run that diverged needs none.
+    """
+    records = examples.records_of(ppl(mos=54) + ppl(n=6, softmax=60))
+    records.states.loc[records.states["seed"] == 6, "state"] = "diverged"
+    ppls = {"mos/1": [100.0] * 9 + [57.0, 56.0, last], "softmax/1": [60.0] * 11 + [other], "softmax/6": [math.inf] * 9}
     lines = [(path, epoch, "sgd", 1.0, ppl) for path, own in ppls.items() for epoch, ppl in enumerate(own, 1)]
     curves = pd.DataFrame(lines, columns=["path", "epoch", "phase", "train_ppl", "valid_ppl"])
-    entry = judge_claim(
-        CorpusData(replace(records, states=states, curves=curves), examples.CORPUS), BY_ID["mos-better"]
-    )
-    assert entry.verdict == verdict and (verdict == REPRODUCED or entry.reason.code is Code.CONVERGED)
+    data = CorpusData(replace(records, curves=curves), examples.CORPUS)
+    entry = judge_claim(data, BY_ID["mos-better"])
+    assert (entry.verdict == REPRODUCED) == (code is Code.UNRECORDED) and entry.reason.code is code
+    facts = {premise.code: premise.facts for premise in entry.premises}
+    fall = math.nan if math.isnan(other) else 1 - last / 57
+    assert facts[Code.CONVERGED]["fall"] == pytest.approx(fall, nan_ok=True)
+    assert (facts[Code.UNRECORDED]["lacking"], facts[Code.UNRECORDED]["runs"]) == (8, 10)
+    unlogged = judge_claim(CorpusData(replace(records, curves=curves[:0]), examples.CORPUS), BY_ID["mos-better"])
+    assert Code.CONVERGED not in {premise.code for premise in unlogged.premises} and unlogged.verdict == REPRODUCED
 
 
 def test_correlations_take_models_of_one_size_and_schedule() -> None:
