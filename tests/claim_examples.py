@@ -8,7 +8,7 @@ import pandas as pd
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
 from softmax_bottleneck.records import collection
 from softmax_bottleneck.records.metrics import PRESS_RANK, SIGMA_10, SPEARMAN, TEST_PPL, TOP5_HIT, TRAIN_PPL
-from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records
+from softmax_bottleneck.records.records import CURVE_COLUMNS, DYNAMIC, FINETUNED, Records
 from softmax_bottleneck.report.claims import Claim, ledger, of_study, to_json
 from softmax_bottleneck.report.claims import known_distributions as known
 from softmax_bottleneck.report.claims.rules import SYNTHETIC, TRUTH
@@ -42,13 +42,15 @@ def records_of(rows: Iterable[Row], place: str = CORPUS, **facts: float) -> Reco
         if not math.isnan(value)]  # fmt: skip
     states = [
         {"dataset": place, "model": model, "label": model, "seed": seed + 1, "stage": stage, **STATE}
-        | {"run_id": f"{model}-{seed + 1}"}
+        | {"run_id": f"{model}-{seed + 1}", "path": f"{model}/{seed + 1}"}
         for (model, stage), n in runs.items()
         for seed in range(n)
     ]
-    frame = pd.DataFrame(states, columns=["dataset", "model", "label", "seed", "stage", "run_id", *STATE])
+    frame = pd.DataFrame(states, columns=["dataset", "model", "label", "seed", "stage", "run_id", "path", *STATE])
     rows_of_runs = pd.DataFrame(lines, columns=list(COLUMNS)).assign(table=place)
-    return Records(rows_of_runs, frame[frame["stage"] == ""], frame[frame["stage"] != ""])
+    epochs = [(path, epoch, "sgd", 1.0, 50.0) for path in frame["path"].unique() for epoch in (1, 2)]
+    curves = pd.DataFrame(epochs, columns=list(CURVE_COLUMNS))
+    return Records(rows_of_runs, frame[frame["stage"] == ""], frame[frame["stage"] != ""], curves=curves)
 
 
 def judged(study: Study) -> None:

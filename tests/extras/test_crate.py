@@ -16,6 +16,7 @@ import fake_results as fake
 import numpy as np
 import pytest
 import safetensors.numpy
+import yaml
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.corpora.sizes import size_of
 from softmax_bottleneck.extras import crate
@@ -23,7 +24,7 @@ from softmax_bottleneck.records import verify
 from softmax_bottleneck.store import artefacts, paths
 from softmax_bottleneck.store.errors import IncompleteError, UserError
 from softmax_bottleneck.store.paths import Store
-from softmax_bottleneck.study import Study
+from softmax_bottleneck.study import Study, load_study
 
 TEXT = re.sub(r"experiments:\n.*", "experiments:\n  known-truth: {models: all}\n", fake.STUDY, flags=re.DOTALL).replace(
     "[1, 2, 3]", "[1]"
@@ -33,7 +34,7 @@ SECRET = "/data/ann/corpora"
 
 def finished(folder: Path) -> Study:
     """A finished small study of which one run diverged, in the working directory."""
-    study = fake.load(folder, TEXT + f"mirror: {SECRET}\n")
+    study = fake.load(folder, TEXT + f"mirror:\n  {SECRET}")
     fake.write_all(study)
     fake.write_done(study.needed[-1], status="diverged", reason="loss is not finite")
     for run in study.needed:
@@ -133,6 +134,42 @@ def test_an_unfinished_study_is_rejected(study: Study) -> None:
         (Store().root / folder / name).unlink()
         with pytest.raises(IncompleteError, match=rf"^{folder}.*; nothing was packed"):
             crate.build(study)
+
+
+def test_datasets_of_own_texts_keep_their_identity_without_their_texts(tmp_path: Path, monkeypatch) -> None:
+    """The study's corpus is cut from another one, and names benchmarks; neither is in the study's list."""
+    config, unpacked = tmp_path / "private" / "config", tmp_path / "unpacked"
+    texts = {"train.txt": "a b c\n" * 20, "valid.txt": "a b\n", "test.txt": "c b\n", "pairs.csv": "a,b,1\n"}
+    for name, text in texts.items():
+        (config / "datasets" / "own").mkdir(parents=True, exist_ok=True)
+        (config / "datasets" / "own" / name).write_text(text, encoding="utf-8")
+    splits = [{name: {"path": f"own/{name}"}} for name in texts]
+    splits[2]["test.txt"]["path"] = str(config / "datasets" / "own" / "test.txt")
+    datasets = {
+        "part": {"kind": "corpus", "base": "own", "vocabulary_size": 3, "train_tokens": 10, "wordsim": "pairs"},
+        "own": {"kind": "corpus", "files": splits[0] | splits[1] | splits[2]},
+        "pairs": {"kind": "benchmarks", "files": splits[3]},
+    }
+    for name, keys in datasets.items():
+        text = yaml.safe_dump({"name": name, "title": name, **keys})
+        (config / "datasets" / f"{name}.yaml").write_text(text, encoding="utf-8")
+    (config / "other.yaml").write_text("study: other\nmirror: /data/ann", encoding="utf-8")
+    (config / "head.py").write_text("mirror: int\n", encoding="utf-8")
+    monkeypatch.setattr(crate, "ROOT", config.parent)
+    text = fake.showing("parthiban2021-table1:").replace("[truth-demo]", "[part]")
+    study = dataclasses.replace(fake.load(config, text), head_files=(config / "head.py",))
+    identities = {name: study.dataset(name).identity for name in datasets}
+    for name, source in crate._contents(study, with_weights=False).items():
+        (unpacked / name).parent.mkdir(parents=True, exist_ok=True)
+        data = source.read_bytes() if isinstance(source, Path) else source.getvalue()
+        (unpacked / name).write_bytes(data)
+        assert b"/data/ann" not in data and str(tmp_path).encode() not in data
+    assert not [path for path in unpacked.rglob("*") if path.name in texts]
+    assert (unpacked / "config" / "head.py").read_text(encoding="utf-8") == "mirror: int\n"
+    shutil.rmtree(config)
+    again = load_study(unpacked / "config" / "study.yaml")
+    assert {name: again.dataset(name).identity for name in datasets} == identities
+    assert [run.path for run in again.needed] == [run.path for run in study.needed] != []
 
 
 @pytest.mark.fault("G15")

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from null import wrong_families
 from scipy import stats
-from softmax_bottleneck.statistics.intervals import welch_p
+from softmax_bottleneck.report.claims.natural import _p_value
+from softmax_bottleneck.statistics.intervals import student, welch_p
 from softmax_bottleneck.statistics.pooled import choose, holm, per_seed, share_of_gain
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
@@ -50,6 +51,18 @@ def test_welchs_p_value_is_scipys() -> None:
     first, second = rng.normal(0, 1, 4), rng.normal(1, 3, 7)
     assert welch_p(first, second) == pytest.approx(stats.ttest_ind(first, second, equal_var=False).pvalue)
     assert math.isnan(welch_p(first[:2], second))
+    assert welch_p([0.1] * 3, second) == pytest.approx(stats.ttest_1samp(second, 0.1).pvalue)
+
+
+def test_equal_numbers_have_an_interval_without_width_and_no_p_value() -> None:
+    """In floating point, the mean of three times 0.1 is not 0.1."""
+    sides = [np.full((3, 1), value) for value in (0.1, 0.3)]
+    found = student(sides, 0.025)
+    assert (found.low, found.high, found.spread) == pytest.approx((found.value, found.value, 0))
+    assert math.isnan(welch_p(*(side[:, 0] for side in sides))) and math.isnan(_p_value([0.1] * 3))
+    assert _p_value([1.0, 2.0]) == pytest.approx(stats.ttest_1samp([1.0, 2.0], 0).pvalue)
+    share = share_of_gain([1.0] * 3, [0.75] * 3, [0.5] * 3)
+    assert (share.low, share.value, share.high) == (0.5, 0.5, 0.5)
 
 
 def test_a_share_has_the_interval_that_inverts_the_t_test() -> None:

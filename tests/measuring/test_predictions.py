@@ -8,7 +8,7 @@ import scipy.stats
 from softmax_bottleneck.corpora import words
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.measuring import predictions
-from softmax_bottleneck.statistics.intervals import wilson_ends
+from softmax_bottleneck.statistics.shares import wilson_ends
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.store.paths import ROOT
 

@@ -39,6 +39,11 @@ def test_comments_and_imports_of_the_type_checker_do_not_count(tmp_path: Path) -
     assert len(found) == 1
 
 
+def test_the_rules_of_the_report_are_no_code_of_the_measurements() -> None:
+    reached = fp.closure([fp.STEPS["measure"]])
+    assert "statistics.shares" in reached and not reached & {"statistics.intervals", "statistics.pooled"}
+
+
 def test_the_version_of_python_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The syntax tree is hashed as Python 3.11 prints it: without a field that 3.12 added, and with empty lists."""
     printed = (

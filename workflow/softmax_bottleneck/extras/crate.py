@@ -27,7 +27,8 @@ from softmax_bottleneck.records import verify
 from softmax_bottleneck.store import artefacts, errors, progress
 from softmax_bottleneck.store.fingerprint import closure
 from softmax_bottleneck.store.paths import ROOT
-from softmax_bottleneck.study import Study, find_config, load_yaml
+from softmax_bottleneck.study import Dataset, Study, find_config, load_yaml
+from softmax_bottleneck.study.datasets import OWN_BENCHMARK
 
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": "Process Run Crate",
@@ -38,7 +39,7 @@ WORKFLOW_PROFILE = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RE
 SHA256_TERM = "https://w3id.org/ro/terms/workflow-run#sha256"
 WORKFLOW_FILES = ["Snakefile", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 WORKFLOW_FILES += ["LICENSE", "CITATION.cff", "pyproject.toml"]
-WORKFLOW_FOLDERS = ("workflow", "config", "docs", "envs", "report")
+WORKFLOW_FOLDERS = ("workflow", "docs", "envs", "report")
 RUN_FILES = {".json", ".jsonl", ".npz"}  # suffixes; with --weights also .safetensors
 PACKED = ("crate", "crate.zip", "report.zip", "partial")  # made from the study's folder, not part of it
 BINARY = {".npz", ".parquet", ".safetensors"}
@@ -52,6 +53,9 @@ def crate(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     `--weights` adds the models' weights; `--zip` also writes crate.zip.
     """
     folder = build(study, options.weights)
+    truths = [unit.truth for unit in study.units if unit.truth]
+    if models := sorted({truth.source.model for truth in truths if truth.source.model}):
+        say(f"warning: saved models are not packed, and a rebuilt report lacks their fits: {', '.join(models)}")
     say(f"wrote {shutil.make_archive(str(folder), 'zip', folder) if options.zip else folder}")
 
 
@@ -100,7 +104,8 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
     """
     home = study.store.study_folder(study.name)
     results = [path for path in _visible(home) if path.relative_to(home).parts[0] not in PACKED]
-    for name in study.datasets:  # files that identify a corpus; its text is never packed
+    datasets = _datasets(study)
+    for name in datasets:  # files that identify a corpus; its text is never packed
         places = (study.store.corpus_folder(name) / "files.json", study.store.tokens_folder(name) / "corpus.json")
         results += [path for path in places if path.is_file()]
     suffixes = RUN_FILES | ({".safetensors"} if with_weights else set())
@@ -112,10 +117,33 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
     workflow = [ROOT / name for name in WORKFLOW_FILES if (ROOT / name).is_file()]
     workflow += [path for folder in WORKFLOW_FOLDERS for path in _visible(ROOT / folder)]
     files: dict[str, Source] = {path.relative_to(ROOT).as_posix(): path for path in workflow}
-    # The YAML files of the study, of its datasets and of its experiments may lie outside the repository.
+    return files | _config(study, datasets) | {path.as_posix(): path for path in results}
+
+
+def _datasets(study: Study) -> dict[str, Dataset]:
+    """Return {name: dataset} of the datasets of a study, and of those that these name as their `base` or `wordsim`."""
+    found, waiting = dict[str, Dataset](), list(study.datasets)
+    while waiting:
+        dataset = study.dataset(waiting.pop())
+        found[dataset.name] = dataset
+        named = (dataset.base, dataset.wordsim)
+        waiting += [name for name in named if name and name != OWN_BENCHMARK and name not in found]
+    return found
+
+
+def _config(study: Study, datasets: Mapping[str, Dataset]) -> dict[str, Source]:
+    """Return {path in the crate: file or bytes to pack} for the folder `config`.
+
+    It has the YAML files of this repository, and those of the study, of its datasets, experiments and heads, which may
+    lie outside the repository. Texts below `config` are left out.
+
+    Raises:
+        UserError: a file that the study extends, or that holds one of its heads, lies outside the folder of the study.
+    """
     near, chain = study.file.resolve().parent, [study.file]
-    for dataset in study.datasets.values():
-        files[f"config/datasets/{dataset.name}.yaml"] = dataset.folder / f"{dataset.name}.yaml"
+    paths = [path for path in _visible(ROOT / "config") if path.suffix in (".yaml", ".md")]
+    files = {path.relative_to(ROOT).as_posix(): path for path in paths}
+    files |= {f"config/datasets/{name}.yaml": one.folder / f"{name}.yaml" for name, one in datasets.items()}
     for experiment in study.experiments:
         files[f"config/experiments/{experiment.id}.yaml"] = find_config("experiments", experiment.id, near)
     while base := load_yaml(chain[-1]).get("extends"):
@@ -125,10 +153,42 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
         if not path.resolve().is_relative_to(near):
             problem = "the study needs this file, which lies outside the study's folder"
             raise errors.UserError(f"{path}: {problem}. Move both into one folder")
-        # Remove the key `mirror`, which names a folder of the author's machine.
-        text = re.sub(r"^mirror:.*\n", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-        files[f"config/{path.resolve().relative_to(near).as_posix()}"] = BytesIO(text.encode("utf-8"))
-    return files | {path.as_posix(): path for path in results}
+        files[f"config/{path.resolve().relative_to(near).as_posix()}"] = path
+    hashes = {f"config/datasets/{name}.yaml": _hashes(dataset) for name, dataset in datasets.items()}
+    return {name: _portable(path, hashes.get(name, {})) for name, path in files.items()}
+
+
+def _hashes(dataset: Dataset) -> dict[str, str]:
+    """Return {name: sha256} of a dataset's local files without a declared hash."""
+    undeclared = {name: entry["path"] for name, entry in dataset.files.items() if "sha256" not in entry}
+    paths = {name: dataset.folder / path for name, path in undeclared.items()}
+    return {name: artefacts.sha256_file(path) for name, path in paths.items() if path.is_file()}
+
+
+def _portable(file: Path, hashes: Mapping[str, str]) -> Source:
+    """Return a file of the folder `config`, if it is YAML with what has to change for other machines.
+
+    A study has no `mirror`, which is a folder of this machine. Only the name is left of an absolute path. A dataset has
+    the `hashes` of its local texts, which are not packed.
+    """
+    if file.suffix not in (".yaml", ".yml"):
+        return file
+    values = load_yaml(file)
+    changed = {key: _relative(value) for key, value in values.items() if key != "mirror" or "kind" in values}
+    for name, digest in hashes.items():
+        changed["files"][name]["sha256"] = digest
+    if changed == values:
+        return file
+    return BytesIO(yaml.safe_dump(changed, sort_keys=False, allow_unicode=True, width=120).encode("utf-8"))
+
+
+def _relative(value: Any) -> Any:
+    """Return a value of a YAML file in which every absolute path is replaced by its last part."""
+    if isinstance(value, dict):
+        return {key: _relative(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_relative(inner) for inner in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _visible(folder: Path) -> Iterator[Path]:
@@ -150,46 +210,46 @@ def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path
         sources: path in the crate -> file or bytes to pack, as `_contents` returns them.
         folder: folder to write to.
     """
-    crate = ROCrate(version="1.1")
-    crate.metadata.extra_terms["sha256"] = SHA256_TERM
+    graph = ROCrate(version="1.1")
+    graph.metadata.extra_terms["sha256"] = SHA256_TERM
     version = str(yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"])
-    files = {place: _add_file(crate, place, source, version) for place, source in sources.items()}
-    crate.name = f"{study.title} (softmax-bottleneck, study {study.name})"
-    crate.description = (
+    files = {place: _add_file(graph, place, source, version) for place, source in sources.items()}
+    graph.name = f"{study.title} (softmax-bottleneck, study {study.name})"
+    graph.description = (
         f"{(study.description or study.title).strip().rstrip('.')}. The workflow, its configuration and its results. "
         f"In an unpacked crate, `make report CONFIG=config/{study.file.name}` rebuilds the report."
     )
-    crate.datePublished = datetime.fromtimestamp(page.stat().st_mtime, UTC).replace(microsecond=0)
-    crate.license = _entity(crate, "https://spdx.org/licenses/MIT", "CreativeWork", name="MIT")
-    crate.keywords = ["language models", "softmax bottleneck", "matrix rank", "reproducibility"]
-    crate.root_dataset["conformsTo"] = [
-        _entity(crate, url, "CreativeWork", name=name, version=url.rsplit("/", 1)[1]) for url, name in PROFILES.items()
+    graph.datePublished = datetime.fromtimestamp(page.stat().st_mtime, UTC).replace(microsecond=0)
+    graph.license = _entity(graph, "https://spdx.org/licenses/MIT", "CreativeWork", name="MIT")
+    graph.keywords = ["language models", "softmax bottleneck", "matrix rank", "reproducibility"]
+    graph.root_dataset["conformsTo"] = [
+        _entity(graph, url, "CreativeWork", name=name, version=url.rsplit("/", 1)[1]) for url, name in PROFILES.items()
     ]
-    crate.root_dataset["author"] = _entity(crate, "#authors", "Organization", name="The softmax-bottleneck authors")
+    graph.root_dataset["author"] = _entity(graph, "#authors", "Organization", name="The softmax-bottleneck authors")
     # One execution of the workflow, with YAML and corpora as inputs and results as outputs.
     inputs: list[Entity] = [files[f"config/{study.file.name}"]]
     for dataset in study.datasets.values():
         terms = (("licence", "usageInfo"), ("citation", "citation"), ("source", "isBasedOn"))
         facts = {term: str(getattr(dataset, key)) for key, term in terms if getattr(dataset, key)}
         facts |= {"name": dataset.title, "identifier": f"sha256:{dataset.identity}"}
-        inputs.append(_entity(crate, f"#corpus-{dataset.name}", "CreativeWork", **facts))
+        inputs.append(_entity(graph, f"#corpus-{dataset.name}", "CreativeWork", **facts))
     results = [file for place, file in files.items() if place.startswith(study.store.root.as_posix())]
     facts = {"name": f"Run of study {study.name}", "description": study.title}
-    facts |= {"endTime": crate.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
-    action = crate.add_action(crate.mainEntity, "#study-run", object=inputs, result=results, properties=facts)
-    action["agent"] = crate.root_dataset["author"]
-    crate.root_dataset.append_to("mentions", action)
-    crate.write(folder)
+    facts |= {"endTime": graph.datePublished.isoformat(), "actionStatus": "http://schema.org/CompletedActionStatus"}
+    action = graph.add_action(graph.mainEntity, "#study-run", object=inputs, result=results, properties=facts)
+    action["agent"] = graph.root_dataset["author"]
+    graph.root_dataset.append_to("mentions", action)
+    graph.write(folder)
     for place, source in sources.items():
         if isinstance(source, Path) and artefacts.sidecar(source).is_file():
             shutil.copyfile(artefacts.sidecar(source), folder / f"{place}.sha256")
 
 
-def _entity(crate: ROCrate, identifier: str, kind: str, /, **facts: Any) -> Entity:
-    return crate.add(ContextEntity(crate, identifier, {"@type": kind, **facts}))
+def _entity(graph: ROCrate, identifier: str, kind: str, /, **facts: Any) -> Entity:
+    return graph.add(ContextEntity(graph, identifier, {"@type": kind, **facts}))
 
 
-def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
+def _add_file(graph: ROCrate, place: str, source: Source, version: str) -> File:
     digest = (
         artefacts.sha256_file(source) if isinstance(source, Path) else hashlib.sha256(source.getvalue()).hexdigest()
     )
@@ -199,8 +259,8 @@ def _add_file(crate: ROCrate, place: str, source: Source, version: str) -> File:
     if place == "README.md":
         facts["about"] = {"@id": "./"}
     if place != "Snakefile":
-        return crate.add_file(source, place, record_size=True, properties=facts)
-    profile = _entity(crate, WORKFLOW_PROFILE, "CreativeWork", name="ComputationalWorkflow profile")
+        return graph.add_file(source, place, record_size=True, properties=facts)
+    profile = _entity(graph, WORKFLOW_PROFILE, "CreativeWork", name="ComputationalWorkflow profile")
     facts |= {"name": "softmax-bottleneck", "version": version, "conformsTo": {"@id": profile.id}}
     language = {"lang": "snakemake", "lang_version": metadata.version("snakemake")}
-    return crate.add_workflow(source, place, main=True, record_size=True, properties=facts, **language)
+    return graph.add_workflow(source, place, main=True, record_size=True, properties=facts, **language)

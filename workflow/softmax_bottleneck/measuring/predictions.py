@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from softmax_bottleneck.corpora.corpus import EOS, UNK, Corpus
-from softmax_bottleneck.statistics.intervals import wilson_ends
+from softmax_bottleneck.statistics.shares import wilson_ends
 from softmax_bottleneck.store.errors import DataError
 
 SHOWN_WORDS = 5

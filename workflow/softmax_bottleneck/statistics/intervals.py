@@ -1,6 +1,7 @@
 """Estimates with confidence intervals: of means, differences, correlations and shares.
 
-A unit is one data point of a statistic, such as a seed. A side is a sample of units; a comparison has two sides.
+A unit is one data point of a statistic, such as a seed. A side is a sample of units; a comparison has two sides. If no
+side has any variance, an interval is its value alone, and a p-value is nan.
 
 Suffixes of array names: N units, K numbers of one unit.
 """
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from softmax_bottleneck.statistics.correlations import pearson_r
+from softmax_bottleneck.statistics.correlations import pearson_r, ranks
+from softmax_bottleneck.statistics.samples import satterthwaite, welch_t
+from softmax_bottleneck.statistics.shares import wilson_ends
 
 Float64 = NDArray[np.float64]
 
@@ -65,15 +68,6 @@ class Interval:
         return MOST_NEEDED
 
 
-def _welch(sides: Sequence[Float64]) -> tuple[float, Float64, float]:
-    """Return the difference of the sides' means (or one mean), the squared standard errors, and Satterthwaite's df."""
-    n = np.array([len(side) for side in sides])
-    errors = np.array([side[:, 0].var(ddof=int(n.min() > 1)) for side in sides]) / n
-    mean, *others = (float(side[:, 0].mean()) for side in sides)
-    freedom = errors.sum() ** 2 / max((errors**2 / np.maximum(n - 1, 1)).sum(), 1e-300)
-    return mean - sum(others), errors, max(float(freedom), 1.0)
-
-
 def student(sides: Sequence[Float64], tail: float) -> Interval:
     """Return the mean of one side [N, 1] with Student's interval, or the difference of two sides' means with Welch's.
 
@@ -81,59 +75,44 @@ def student(sides: Sequence[Float64], tail: float) -> Interval:
     interval is infinite if a side has fewer than MIN_RUNS units.
     """
     n = tuple(map(len, sides))
-    value, errors, freedom = _welch(sides)
-    half = float(special.stdtrit(freedom, 1 - tail)) * math.sqrt(errors.sum()) if min(n) >= MIN_RUNS else INF
+    errors = np.array([side[:, 0].var(ddof=int(min(n) > 1)) for side in sides]) / n
+    mean, *others = (float(side[:, 0].mean()) for side in sides)
+    value, half = mean - sum(others), INF
+    if min(n) >= MIN_RUNS:
+        half = float(special.stdtrit(satterthwaite(errors, n), 1 - tail)) * math.sqrt(errors.sum())
     return Interval(value, value - half, value + half, n, math.sqrt((errors * n).sum()), MIN_RUNS)
 
 
 def welch_p(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the two-sided p-value of Welch's test of two means, or nan if a side has fewer than MIN_RUNS units."""
-    if min(len(first), len(second)) < MIN_RUNS:
-        return math.nan
-    value, errors, freedom = _welch([np.array(side)[:, None] for side in (first, second)])
-    return float(2 * special.stdtr(freedom, -abs(value) / max(math.sqrt(errors.sum()), 1e-300)))
+    """Return the p-value of `samples.welch_t`, or nan without one or if a side has fewer than MIN_RUNS units."""
+    p = welch_t(first, second).p if min(len(first), len(second)) >= MIN_RUNS else None
+    return math.nan if p is None else p
 
 
 def fisher(points: Sequence[Float64], tail: float, ranked: bool = False) -> Interval:
     """Return Pearson's correlation of points with Fisher's interval.
 
-    For fewer than MIN_POINTS points, the value is nan and the interval is infinite.
+    For fewer than MIN_POINTS points, the value is nan and the interval is infinite. If all values of one coordinate are
+    equal, they are nan.
 
     Args:
         points: a sequence whose only element is the array of points [N, 2].
         tail: the probability outside each end of the interval.
         ranked: if true, return Spearman's rho instead (ties averaged), with the interval of Bonett and Wright 2000.
     """
-    xy_2N = points[0].T
-    if ranked:  # twice the centred ranks; ties averaged
-        xy_2N = np.sign(xy_2N[:, :, None] - xy_2N[:, None]).sum(2)
-    n, r = len(points[0]), float(np.clip(pearson_r(*xy_2N), -0.999999, 0.999999))
-    spread = 1 - r**2
+    xy_2N, n = points[0].T, len(points[0])
     if n < MIN_POINTS:
-        return Interval(math.nan, -INF, INF, (n,), spread, MIN_POINTS)
+        return Interval(math.nan, -INF, INF, (n,), math.nan, MIN_POINTS)
+    if ranked:
+        xy_2N = np.where(np.isnan(xy_2N), np.nan, ranks(xy_2N))
+    r = float(np.clip(pearson_r(*xy_2N), -0.999999, 0.999999))
     wider = 1 + r**2 / 2 if ranked else 1.0  # Bonett and Wright 2000
     half = special.ndtri(1 - tail) * math.sqrt(wider / (n - 3))
     low, high = (float(np.tanh(np.arctanh(r) + sign * half)) for sign in (-1, 1))
-    return Interval(r, low, high, (n,), spread, MIN_POINTS)
+    return Interval(r, low, high, (n,), (1 - r**2) * math.sqrt(wider), MIN_POINTS)
 
 
 spearman = partial(fisher, ranked=True)
-
-
-def wilson_ends(share: float, n: int, tail: float = ALPHA / 2) -> tuple[float, float]:
-    """Return the ends (low, high) of Wilson's score interval of a share among n units (J. Am. Stat. Assoc. 22, 1927).
-
-    `tail` is the probability outside each end. SciPy's own interval takes half a second to import.
-
-    Raises:
-        ValueError: there are no units, or the share is not between 0 and 1.
-    """
-    if not (n > 0 and 0 <= share <= 1):
-        raise ValueError(f"{share:g} of {n} units is no share: expected at least one unit and a share from 0 to 1")
-    z = float(special.ndtri(1 - tail))
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2) / (1 + z * z / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def wilson(sides: Sequence[Float64], tail: float) -> Interval:

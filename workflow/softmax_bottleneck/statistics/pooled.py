@@ -14,6 +14,7 @@ from scipy import special
 
 from softmax_bottleneck.statistics.bracketing import is_interior
 from softmax_bottleneck.statistics.intervals import ALPHA, INF, MIN_RUNS, Interval
+from softmax_bottleneck.statistics.samples import satterthwaite
 
 
 def per_seed(runs: Iterable[tuple[int, str, float]]) -> dict[int, float]:
@@ -93,8 +94,7 @@ def share_of_gain(base: Sequence[float], part: Sequence[float], whole: Sequence[
         return Interval(share, -INF, INF, n, math.nan, MIN_RUNS)
     errors = np.array([sample.var(ddof=1) / len(sample) for sample in samples])
     terms = errors * np.array([1 - share, 1.0, share]) ** 2  # of top - share * bottom, whose mean is 0
-    freedom = terms.sum() ** 2 / max((terms**2 / (np.array(n) - 1)).sum(), 1e-300)
-    t2 = special.stdtrit(freedom, 1 - ALPHA / 2) ** 2
+    t2 = special.stdtrit(satterthwaite(terms, n), 1 - ALPHA / 2) ** 2
     a = bottom**2 - t2 * (errors[0] + errors[2])  # a x^2 - 2 b x + c <= 0 for every share x inside the interval
     b = top * bottom - t2 * errors[0]
     c = top**2 - t2 * (errors[0] + errors[1])

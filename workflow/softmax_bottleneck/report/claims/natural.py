@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT
@@ -24,6 +23,7 @@ from softmax_bottleneck.report.claims.known_distributions import BASELINE, split
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.statistics.intervals import ALPHA, MIN_RUNS, Float64, Interval, student
 from softmax_bottleneck.statistics.pooled import holm
+from softmax_bottleneck.statistics.samples import welch_t
 
 MARGIN = 0.05  # share of the context-free KL by which a head must be better to pay
 CHANGE, TENTH = 0.02, 0.1  # converged: twice the updates change KL by less than 2 %, or by a tenth of the margin
@@ -149,7 +149,7 @@ def prices(fits: pd.DataFrame, truths: pd.DataFrame) -> list[Price]:
             truth=truth, width=width, model=model, head=head, kl=float(seeds[KL].mean()), **intervals,
             is_bound=bool(seeds["slow"].any()), later=equal["later"] - own["later"],
             change=own["change"] + equal["change"], updates=np.nan_to_num(own["updates"]),
-            p=math.nan if model == BASELINE else _p_value(intervals["gain"]),
+            p=math.nan if model == BASELINE else _p_value(seeds["gain"].tolist()),
             unjudged=_broken_premise(own["is_small"], equal["is_small"], len(seeds)),
             edge=not ends["min"] < rate < ends["max"],
         ))  # fmt: skip
@@ -178,9 +178,13 @@ def compared(fits: pd.DataFrame) -> pd.DataFrame:
     return fits[fits.reindex(columns=["rate", "updates"]).isna().all(axis=1)]
 
 
-def _p_value(gain: Interval) -> float:
-    """Return the two-sided p-value of a mean gain by Student's test over seeds; nan for one seed."""
-    return float(2 * special.stdtr(gain.n[0] - 1, -abs(gain.value) / max(gain.spread, 1e-300) * math.sqrt(gain.n[0])))
+def _p_value(gains: Sequence[float]) -> float:
+    """Return the p-value of a mean gain by Student's test over seeds; nan if it cannot be computed (`welch_t`).
+
+    Welch's test of a sample and of a number without variance is Student's test of this sample.
+    """
+    p = welch_t(gains, [0.0] * len(gains)).p if np.isfinite(gains).all() else None
+    return math.nan if p is None else p
 
 
 def _at_time(softmax: pd.DataFrame, ms: float) -> float:

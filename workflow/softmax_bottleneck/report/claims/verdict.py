@@ -26,7 +26,7 @@ from softmax_bottleneck.records.metrics import PRESS_RANK, TEST_PPL
 from softmax_bottleneck.records.records import DYNAMIC
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.source import OF_OPTIMIZERS, paper_study, published_dataset
-from softmax_bottleneck.statistics.intervals import smallest
+from softmax_bottleneck.statistics.intervals import MIN_POINTS, smallest
 from softmax_bottleneck.store.paths import ROOT
 from softmax_bottleneck.study import Study
 
@@ -41,7 +41,8 @@ Code = StrEnum(
     "Code",
     "NO_MODEL NO_RUN NO_VALUE TOO_FEW INCONCLUSIVE SETTINGS CEILING LEARNED CONVERGED AVERAGED "
     "SEED_NOISE SIZE EQUAL_PAIR NO_EQUAL_PAIR CONTROL RANKS_APART BENCHMARKS RUNS FITS_CONVERGED FITS_UNCHECKED "
-    "DISAGREE DYNAMIC TOKENS_LEARNED PRICES_JUDGED",
+    "DISAGREE DYNAMIC TOKENS_LEARNED PRICES_JUDGED "
+    "EQUAL_VALUES UNRECORDED",
 )
 
 
@@ -195,8 +196,9 @@ def judge(data: r.CorpusData, claim: Claim) -> Entry:
         return Entry(claim, data.dataset, verdict, Reason(Code.NO_VALUE, decision.missing))
     if verdict == r.UNDECIDED:
         code = Code.INCONCLUSIVE if decision.needed else Code.DISAGREE
-        if any(number.low is None for number in decision.numbers):
-            code = Code.TOO_FEW
+        if unbounded := [number for number in decision.numbers if number.low is None]:
+            has_enough = all(number.value is None and min(number.n) >= MIN_POINTS for number in unbounded)
+            code = Code.EQUAL_VALUES if has_enough else Code.TOO_FEW
         reason = Reason(code, {"needed": decision.needed, "units": decision.units})
     premises = tuple(premises_of(data, claim, verdict))
     broken = [premise for premise in premises if not premise.holds and verdict in premise.spoils]
@@ -244,8 +246,9 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     """Yield those of five premises that a rule needs; `patterns` are the shell patterns of the claim's models.
 
     The premises: the compared runs have equal settings (or differ as in the paper); no rank is close to the largest
-    possible one (`ceiling`); every run has learned; every run has converged; and, as a warning that leaves the verdict
-    as it is, no choice of a dynamic evaluation is doubtful (`Records.dynamic_doubts`).
+    possible one (`_ceiling`); every run has learned; every run has converged; and, as a warning that leaves the verdict
+    as it is, no choice of a dynamic evaluation is doubtful (`Records.dynamic_doubts`). Another warning counts the runs
+    without a record of what a premise is about.
     """
     models = [model for model in rule.quantities[0].models(data, *patterns) if model != r.TRUTH]
     metrics = {metric for quantity in rule.quantities for metric in quantity.metrics}
@@ -253,11 +256,11 @@ def _of_rule(data: r.CorpusData, rule: r.Rule, patterns: Sequence[str]) -> Itera
     if compares and data.study:
         yield _settings(data.study, data.dataset, models)
     if PRESS_RANK in metrics:
-        yield ceiling(data, models, rule)
+        yield from _ceiling(data, models, rule)
     if (models and TEST_PPL in metrics) or (compares and PRESS_RANK in metrics):
         yield _learned(data, models)
     if models and TEST_PPL in metrics:
-        yield _converged(data, models)
+        yield from _converged(data, models)
     if models and rule.quantities[0].stage == DYNAMIC:
         yield _dynamic(data, models)
 
@@ -283,16 +286,27 @@ def _learned(data: r.CorpusData, models: Sequence[str]) -> Premise:
     return Premise(Code.LEARNED, {"runs": text or "none"}, not text)
 
 
-def _converged(data: r.CorpusData, models: Sequence[str]) -> Premise:
-    """Return the premise that no validation perplexity fell by MAX_FALL or more in the last eighth of the epochs.
+def _converged(data: r.CorpusData, models: Sequence[str]) -> Iterator[Premise]:
+    """Yield the premise that no validation perplexity fell by MAX_FALL or more in the last eighth of the epochs.
 
-    A run that is not converged shows which head is slow, not which is worse.
+    A run that is not converged shows which head is slow, not which is worse. Only finished runs count, as they alone
+    are compared.
     """
-    runs = [(model, str(row.get("path", ""))) for model in models for row in data.planned.get((model, ""), [])]
-    logs = [([epoch["valid_ppl"] for epoch in data.records.curve(path)], data.label(model)) for model, path in runs]
+    rows = [(model, row) for model in models for row in data.planned.get((model, ""), []) if row["state"] == "ok"]
+    curves = [(data.records.curve(str(row.get("path", ""))), data.label(model)) for model, row in rows]
+    logs = [([epoch["valid_ppl"] for epoch in curve], label) for curve, label in curves]
     falls = [(1 - ppls[-1] / ppls[-1 - math.ceil(len(ppls) / 8)], label) for ppls, label in logs if len(ppls) > 1]
-    fall, label = max(falls, default=(0.0, "no epoch logs"))
-    return Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": MAX_FALL}, fall < MAX_FALL)
+    if falls:
+        fall, label = max(falls, key=lambda pair: (math.isnan(pair[0]), pair))  # nan is not converged
+        yield Premise(Code.CONVERGED, {"fall": fall, "model": label, "limit": MAX_FALL}, fall < MAX_FALL)
+    yield from _unrecorded("two epochs", [len(ppls) > 1 for ppls, _ in logs])
+
+
+def _unrecorded(what: str, is_recorded: Sequence[bool]) -> Iterator[Premise]:
+    """Yield a warning if some runs have no record of `what`, so that a premise is not checked for them."""
+    if lacking := is_recorded.count(False):
+        facts = {"what": what, "lacking": lacking, "runs": len(is_recorded)}
+        yield Premise(Code.UNRECORDED, facts, False, DECIDED, becomes="")
 
 
 def _dynamic(data: r.CorpusData, models: Sequence[str]) -> Premise:
@@ -310,12 +324,12 @@ def _differing_settings(study: Study, dataset: str, models: Sequence[str]) -> se
     return {key for setting in settings for key in setting if setting[key] != settings[0][key]}
 
 
-def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
-    """Return the premise that no run's Press rank is close to the largest possible rank.
+def _ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Iterator[Premise]:
+    """Yield the premise that no run's Press rank is close to the largest possible rank.
 
-    A matrix of N contexts and V words has at most rank min(N, V). The premise is broken if a run of `models` has a
-    Press rank above MAX_RANK_SHARE times this value. A broken premise replaces every verdict, with one exception: if
-    `rule.hidden_by_ceiling` is True, the verdict *reproduced* stays.
+    A matrix of N contexts and V words has at most rank min(N, V); if only one of the two is recorded, it is the limit.
+    The premise is broken if a run of `models` has a Press rank above MAX_RANK_SHARE times this value. A broken premise
+    replaces every verdict, with one exception: if `rule.hidden_by_ceiling` is True, the verdict *reproduced* stays.
     """
     sides, stage = ("rank_rows", "rank_columns"), rule.quantities[0].stage
     shares = [
@@ -323,10 +337,12 @@ def ceiling(data: r.CorpusData, models: Sequence[str], rule: r.Rule) -> Premise:
         for model in models
         for seed, rank in data.values(model, PRESS_RANK, stage).items()
     ]
-    share, label = max(shares, default=(0.0, "no ranks"))
-    spoils = tuple(verdict for verdict in r.VERDICTS if verdict != r.REPRODUCED or not rule.hidden_by_ceiling)
-    facts = {"share": share, "model": label, "limit": MAX_RANK_SHARE}
-    return Premise(Code.CEILING, facts, share <= MAX_RANK_SHARE, spoils)
+    if known := [pair for pair in shares if pair[0]]:  # the share of an infinite size is 0
+        share, label = max(known)
+        spoils = tuple(verdict for verdict in r.VERDICTS if verdict != r.REPRODUCED or not rule.hidden_by_ceiling)
+        facts = {"share": share, "model": label, "limit": MAX_RANK_SHARE}
+        yield Premise(Code.CEILING, facts, share <= MAX_RANK_SHARE, spoils)
+    yield from _unrecorded("the size of their matrix", [share > 0 for share, _ in shares])
 
 
 def _size(data: r.CorpusData, claim: Claim, verdict: str, gap: float) -> Premise:
