@@ -9,6 +9,7 @@ are never packed. Profiles: RO-Crate 1.1, Workflow RO-Crate 1.0, Process Run Cra
 import argparse
 import hashlib
 import mimetypes
+import os
 import re
 import shutil
 import socket
@@ -155,7 +156,7 @@ def _config(study: Study, datasets: Mapping[str, Dataset]) -> dict[str, Source]:
             raise errors.UserError(f"{path}: {problem}. Move both into one folder")
         files[f"config/{path.resolve().relative_to(near).as_posix()}"] = path
     hashes = {f"config/datasets/{name}.yaml": _hashes(dataset) for name, dataset in datasets.items()}
-    return {name: _portable(path, hashes.get(name, {})) for name, path in files.items()}
+    return {name: _portable(path, hashes.get(name, {}), near) for name, path in files.items()}
 
 
 def _hashes(dataset: Dataset) -> dict[str, str]:
@@ -165,16 +166,21 @@ def _hashes(dataset: Dataset) -> dict[str, str]:
     return {name: artefacts.sha256_file(path) for name, path in paths.items() if path.is_file()}
 
 
-def _portable(file: Path, hashes: Mapping[str, str]) -> Source:
+def _portable(file: Path, hashes: Mapping[str, str], near: Path) -> Source:
     """Return a file of the folder `config`, if it is YAML with what has to change for other machines.
 
-    A study has no `mirror`, which is a folder of this machine. Only the name is left of an absolute path. A dataset has
-    the `hashes` of its local texts, which are not packed.
+    A study has no `mirror`, which is a folder of this machine. An absolute path into `near`, the folder of the study,
+    becomes relative, and only the name is left of others. A dataset has the `hashes` of its local texts, which are not
+    packed.
     """
     if file.suffix not in (".yaml", ".yml"):
         return file
     values = load_yaml(file)
-    changed = {key: _relative(value) for key, value in values.items() if key != "mirror" or "kind" in values}
+    changed = {
+        key: _relative(value, file.resolve().parent, near)
+        for key, value in values.items()
+        if key != "mirror" or "kind" in values
+    }
     for name, digest in hashes.items():
         changed["files"][name]["sha256"] = digest
     if changed == values:
@@ -182,13 +188,16 @@ def _portable(file: Path, hashes: Mapping[str, str]) -> Source:
     return BytesIO(yaml.safe_dump(changed, sort_keys=False, allow_unicode=True, width=120).encode("utf-8"))
 
 
-def _relative(value: Any) -> Any:
-    """Return a value of a YAML file in which every absolute path is replaced by its last part."""
+def _relative(value: Any, folder: Path, near: Path) -> Any:
+    """Return a value of a YAML file in `folder`; of absolute paths, only the last part is left outside `near`."""
     if isinstance(value, dict):
-        return {key: _relative(inner) for key, inner in value.items()}
+        return {key: _relative(inner, folder, near) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_relative(inner) for inner in value]
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+        return [_relative(inner, folder, near) for inner in value]
+    if not (isinstance(value, str) and Path(value).is_absolute()):
+        return value
+    path = Path(value).resolve()
+    return Path(os.path.relpath(path, folder)).as_posix() if path.is_relative_to(near) else path.name
 
 
 def _visible(folder: Path) -> Iterator[Path]:

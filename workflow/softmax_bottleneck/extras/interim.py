@@ -13,7 +13,8 @@ from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.study import Study
 
 PAGE = "report/index.html"
-FIRST_S, RELOAD_S = 45.0, 30  # before the first interim report, and before the browser reloads it
+# Before the first interim report, which a study of the demonstration's size does not need, and before a reload of it.
+FIRST_S, RELOAD_S = 600.0, 30
 FORWARD = """<!doctype html><meta charset="utf-8"><title>Finished</title>
 <meta http-equiv="refresh" content="0; url=../../report/index.html">
 """

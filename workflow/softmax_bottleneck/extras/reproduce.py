@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from softmax_bottleneck.extras.display import Display
 from softmax_bottleneck.extras.doctor import doctor
-from softmax_bottleneck.extras.interim import PAGE, InterimReport, write_interim_report
+from softmax_bottleneck.extras.interim import FIRST_S, PAGE, InterimReport, write_interim_report
 from softmax_bottleneck.jobs import devices, forkserver, interrupt, locks, workflow
 from softmax_bottleneck.records import records, verify
 from softmax_bottleneck.store import errors, paths, progress
@@ -80,7 +80,7 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
     with log.open("wb") as file:
         interim = InterimReport(study, options.set, file)
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
-        say(f"interim report (written when the first run has finished): {(interim.folder / PAGE).resolve()}")
+        say(f"interim report (from {FIRST_S / 60:.0f} minutes on): {(interim.folder / PAGE).resolve()}")
         threads = max((run.threads for run in study.needed), default=1)
         with (
             forkserver.started(threads, file, _die_with_parent) as server,

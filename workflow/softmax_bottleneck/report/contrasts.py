@@ -32,7 +32,7 @@ def difference(model: Iterable[float], baseline: Iterable[float]) -> Interval:
 
 def in_percent(nats: Interval) -> Interval:
     """Return a difference of log perplexities as a change of perplexity in percent."""
-    value, low, high = (100 * math.expm1(end) if end < 700 else INF for end in (nats.value, nats.low, nats.high))
+    value, low, high = (INF if end >= 700 else 100 * math.expm1(end) for end in (nats.value, nats.low, nats.high))
     return replace(nats, value=value, low=low, high=high)
 
 
@@ -284,14 +284,17 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
 
 
 def at_shared_rates(contrast: Contrast) -> Contrast:
-    """Return the contrast of the runs at the learning rates that were tried for both sides."""
+    """Return the contrast of the runs at learning rates that were tried for both sides, or the same without any."""
     shared = {*contrast.model.choice.tried} & {*contrast.baseline.choice.tried}
 
     def at_shared(side: Sample) -> Sample:
         searched = {rate: loss for rate, loss in side.searched.items() if rate in shared}
         return replace(side, runs=[run for run in side.runs if run.rate in shared], searched=searched)
 
-    return Contrast(contrast.label, at_shared(contrast.model), at_shared(contrast.baseline)) if shared else contrast
+    if not shared:
+        return contrast
+    at_both = Contrast(contrast.label, at_shared(contrast.model), at_shared(contrast.baseline))
+    return at_both if at_both.model.log_ppl and at_both.baseline.log_ppl else contrast
 
 
 def named_contrasts(
@@ -339,7 +342,8 @@ def _declared(studies: Iterable[FinishedStudy]) -> dict[tuple[str, str, str], tu
             labels = [_head_label(run) for side in sides if (run := study.settings.get((dataset, side)))]
             if len(labels) == len(sides):
                 label = " against ".join(labels) + ("" if contrast.same_size else f", {contrast.label}")
-                names[study.study, dataset, label] = sides
+                is_taken = (study.study, dataset, label) in names  # by a model with other options of its head
+                names[study.study, dataset, f"{label}, {contrast.label}" if is_taken else label] = sides
     return names
 
 

@@ -222,7 +222,8 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
         return None
     designed = [one for one in every if one.ends and one.setting.is_synthetic]
     rest = [one for one in every if one.setting.is_synthetic or not one.ends]
-    shared = contrasts.families([(one.study, contrasts.at_shared_rates(one)) for one in own])
+    family = contrasts.families([(one.study, contrasts.at_shared_rates(one)) for one in evidence.named])
+    shared = [one for one, named in zip(family, evidence.named, strict=True) if named in own]
     keys = {(one.setting, one.model.model.options) for one in every}
     fixed = [label for label, head in heads().items() if is_fixed_function(head["name"])]
     against = [one for label in fixed for one in evidence.against(label) if one.ends]
@@ -265,7 +266,7 @@ def known_distributions(evidence: Evidence) -> Finding | None:
     """Return the estimate of how Press rank and KL are related in fits; None if no study could test the claim.
 
     The study with the most fits gives the numbers. The estimate holds if all of its correlations (`_correlations`) are
-    weak, fails if none is, and is open otherwise. The other studies are in `details`.
+    weak, fails if all are strong, and is open otherwise. The other studies are in `details`.
     """
     tested = [
         (narrow_fits(study), study, entry["numbers"][0]["text"])
@@ -278,12 +279,13 @@ def known_distributions(evidence: Evidence) -> Finding | None:
     (table, study, _), *smaller = sorted(tested, key=lambda fits_of_study: -len(fits_of_study[0]))
     pearson, spearman = _correlations(table), correlation(table, ranked=True)
     is_weak = [max(abs(estimate.low), abs(estimate.high)) < WEAK for estimate in pearson.values()]
+    is_strong = [max(estimate.low, -estimate.high) >= WEAK for estimate in pearson.values()]
     values = [f"{numbers.number(estimate.value, signed=True)} {heads}" for heads, estimate in pearson.items()]
     gaps = _gaps_closed(study)
     shown = [gap for gap in gaps if gap["low"] is not None and gap["high"] is not None and gap["low"] > LEAST_GAP]
     rows = [Row(_fitted(gap["what"]), gap["value"], gap["low"], gap["high"], is_second=True) for gap in shown]
     return Finding(
-        state=_state(FAILS, holds=all(is_weak), open=any(is_weak)),
+        state=_state(OPEN, holds=all(is_weak), fails=all(is_strong)),
         number=f"Pearson’s correlation of log Press rank and log KL, {numbers.counts(spearman.n)} seeds: "
         + "; ".join(f"{_signed(estimate)} {heads}" for heads, estimate in pearson.items()),
         figure=DotPlot(rows, "share of the softmax’s KL gap closed, %"),
@@ -359,7 +361,10 @@ def same_time(evidence: Evidence) -> Finding | None:
     own = evidence.labelled(SAME_TIME)
     if not own:
         return None
-    margin = min(100 * study.contrasts.margin for study in evidence.studies if study.contrasts)
+    sources = {one.study for one in own}
+    margin = min(
+        100 * study.contrasts.margin for study in evidence.studies if study.contrasts and study.study in sources
+    )
     above, below = ([one for one in own if one.adjusted_p < ALPHA and sign * one.change > 0] for sign in (1, -1))
     are_equal = all(-margin < end < margin for one in own for end in one.ends or ())
     decided = above or below
@@ -527,7 +532,7 @@ def _kind(finding: Finding, studies: Sequence[FinishedStudy]) -> str:
     if not finding.is_named:
         return "exploratory"
     names = {study.study for study in studies if study.name in finding.studies}
-    return "learning rates exploratory" if names.intersection(TEXTS["notes"]) else ""
+    return "learning rates exploratory" if names.intersection(TEXTS["rates added"]) else ""
 
 
 def _printed(name: str, finding: Finding, rows: Sequence[Row], studies: Sequence[FinishedStudy]) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Estimates with confidence intervals: of means, differences, correlations and shares.
 
-A unit is one data point of a statistic, such as a seed. A side is a sample of units; a comparison has two sides. If no
-side has any variance, an interval is its value alone, and a p-value is nan.
+A unit is one data point of a statistic, such as a seed. A side is a sample of units; a comparison has two sides.
 
-Suffixes of array names: N units, K numbers of one unit.
+Suffix of array names: N units.
 """
 
 import math
@@ -72,9 +71,11 @@ def student(sides: Sequence[Float64], tail: float) -> Interval:
     """Return the mean of one side [N, 1] with Student's interval, or the difference of two sides' means with Welch's.
 
     The difference is the first mean minus the second. `tail` is the probability outside each end of the interval. The
-    interval is infinite if a side has fewer than MIN_RUNS units.
+    interval is infinite if a side has fewer than MIN_RUNS units, and the value alone if no side has any variance.
     """
     n = tuple(map(len, sides))
+    if not min(n):
+        return Interval(math.nan, -INF, INF, n, math.nan, MIN_RUNS)
     errors = np.array([side[:, 0].var(ddof=int(min(n) > 1)) for side in sides]) / n
     mean, *others = (float(side[:, 0].mean()) for side in sides)
     value, half = mean - sum(others), INF
