@@ -302,7 +302,10 @@ def test_a_study_may_end_early_only_if_snakemake_was_told_to(begun, monkeypatch,
 
 # --- make ------------------------------------------------------------------------------------------------------------
 def make(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=60, check=False)
+    outer = ("MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "CORES")  # of the `make test CORES=4` that runs this test
+    env = {name: value for name, value in os.environ.items() if name not in outer}
+    call = ["make", "-C", str(ROOT), *words]
+    return subprocess.run(call, capture_output=True, text=True, timeout=60, check=False, env=env)
 
 
 def environment(tmp_path: Path, script: str) -> tuple[str, ...]:
