@@ -172,6 +172,12 @@ def test_datasets_of_own_texts_keep_their_identity_without_their_texts(tmp_path:
     assert [run.path for run in again.needed] == [run.path for run in study.needed] != []
 
 
+def test_absolute_paths_lead_to_the_packed_files(tmp_path: Path) -> None:
+    values = {"extends": f"{tmp_path}/heads/base.yaml", "heads": [f"{tmp_path}/heads/my.py"], "text": "/data/ann.txt"}
+    relative = crate._relative(values, tmp_path / "studies", tmp_path)
+    assert relative == {"extends": "../heads/base.yaml", "heads": ["../heads/my.py"], "text": "ann.txt"}
+
+
 @pytest.mark.fault("G15")
 @pytest.mark.parametrize(("name", "old", "new"), [
     ("results/fake/tables/all.csv", b"19.4", b"193.9"),

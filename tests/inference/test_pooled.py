@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from null import wrong_families
 from scipy import stats
 from softmax_bottleneck.report.claims.natural import _p_value
+from softmax_bottleneck.report.contrasts import in_percent
 from softmax_bottleneck.statistics.intervals import student, welch_p
 from softmax_bottleneck.statistics.pooled import choose, holm, per_seed, share_of_gain
 
@@ -63,6 +64,12 @@ def test_equal_numbers_have_an_interval_without_width_and_no_p_value() -> None:
     assert _p_value([1.0, 2.0]) == pytest.approx(stats.ttest_1samp([1.0, 2.0], 0).pvalue)
     share = share_of_gain([1.0] * 3, [0.75] * 3, [0.5] * 3)
     assert (share.low, share.value, share.high) == (0.5, 0.5, 0.5)
+
+
+def test_no_numbers_have_no_mean_and_no_bounded_interval() -> None:
+    found = student([np.empty((0, 1)), np.ones((3, 1))], 0.025)
+    assert math.isnan(found.value) and (found.low, found.high, found.n) == (-math.inf, math.inf, (0, 3))
+    assert math.isnan(in_percent(found).value)
 
 
 def test_a_share_has_the_interval_that_inverts_the_t_test() -> None:

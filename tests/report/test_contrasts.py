@@ -127,6 +127,26 @@ def test_a_search_is_no_equal_one_if_only_one_side_has_it_or_it_ends_on_an_edge(
     assert unshared.n == (3, 3) and unshared.change == pytest.approx(-10)
 
 
+def test_shared_rates_without_runs_leave_the_contrast_as_it_is() -> None:
+    own = study(softmax=Trained(ppl=near(50), rate=10), mos=Trained(head="mos", ppl=near(45), rate=40))
+    found = only([searched(own, softmax={5: 60.0, 10: 50.0, 20: 70.0}, mos={10: 70.0, 20: 60.0, 40: 50.0})])
+    assert contrasts.at_shared_rates(found).n == (3, 3)
+
+
+def test_models_of_one_head_are_two_contrasts_of_a_family() -> None:
+    """Holm's correction doubles the smaller p."""
+    wide = Trained(head="mos", options={"components": 5}, ppl=near(45))
+    own = study("plan", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(48)), wide=wide)
+    family = tuple(
+        schema.Contrast(model=name, against="softmax", label=name, same_size=True) for name in ("mos", "wide")
+    )
+    own = replace(own, contrasts=schema.Contrasts(family=family, margin=0.01))
+    found = contrasts.named_contrasts(samples.pool_runs([own]), [own], {}, {}, {})
+    assert [one.tests for one in found] == [2, 2] and [one.change for one in found] == pytest.approx([-4, -10])
+    smaller = min(found, key=lambda one: one.p)
+    assert smaller.adjusted_p == pytest.approx(2 * smaller.p)
+
+
 def test_contrasts_that_a_study_declares_are_named() -> None:
     pairs = [("layer", "mixing", True), ("wide", "the same time", False)]
     family = tuple(

@@ -123,13 +123,13 @@ def _contents(study: Study, with_weights: bool) -> dict[str, Source]:
 
 def _datasets(study: Study) -> dict[str, Dataset]:
     """Return {name: dataset} of the datasets of a study, and of those that these name as their `base` or `wordsim`."""
-    found, waiting = dict[str, Dataset](), list(study.datasets)
+    datasets, waiting = dict[str, Dataset](), list(study.datasets)
     while waiting:
         dataset = study.dataset(waiting.pop())
-        found[dataset.name] = dataset
+        datasets[dataset.name] = dataset
         named = (dataset.base, dataset.wordsim)
-        waiting += [name for name in named if name and name != OWN_BENCHMARK and name not in found]
-    return found
+        waiting += [name for name in named if name and name != OWN_BENCHMARK and name not in datasets]
+    return datasets
 
 
 def _config(study: Study, datasets: Mapping[str, Dataset]) -> dict[str, Source]:

@@ -102,8 +102,8 @@ def _work(study: Study, cost: dict[str, tuple[int, costs.Cost]]) -> Iterator[tup
         gpu_h, cpu_h = (one.gpu_h, one.cpu_h) if run.path in searched else (one.hours("gpu"), one.hours("cpu"))
         yield run.path, (plan.is_done(study, run), gpu_h, cpu_h)
     for run in study.finetuned:
-        one = costs.estimate(run, cost[run.start][0], sizes[run.dataset])
-        yield run.path, (plan.is_done(study, run), one.gpu_h, one.cpu_h)
+        estimate = costs.estimate(run, cost[run.start][0], sizes[run.dataset])
+        yield run.path, (plan.is_done(study, run), estimate.gpu_h, estimate.cpu_h)
     for evaluation in study.evaluations:
         count, size = cost[evaluation.run.start or evaluation.run.path][0], sizes[evaluation.run.dataset]
         gpu_h, cpu_h = (costs.evaluation_hours(evaluation, count, size, kind) for kind in ("gpu", "cpu"))

@@ -75,7 +75,7 @@ def best_cells(experiment: str, own: str, needed: Needed | None = None) -> dict[
     ranked: list[tuple[Rank, Key, Cell]] = []
     for archived in archive.load_all():
         found = archived.records
-        if archived.study == own or not (needed is None or _has(archived.study, found, needed)):
+        if archived.study == own or (needed is not None and not _has_run_of(archived.study, found, needed)):
             continue
         study = study_of(archived.study)
         planned = next((one for one in study.experiments if one.id == experiment), None) if study else None
@@ -100,7 +100,7 @@ def best_cells(experiment: str, own: str, needed: Needed | None = None) -> dict[
     return best
 
 
-def _has(name: str, found: records.Records, needed: Needed) -> bool:
+def _has_run_of(name: str, found: records.Records, needed: Needed) -> bool:
     """Return True if an archive of the study `name` has a run that is needed, or if a cell needs no run."""
     models = {model for _, model in needed}
     if "" in models:
