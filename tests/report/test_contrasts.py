@@ -133,16 +133,18 @@ def test_shared_rates_without_runs_leave_the_contrast_as_it_is() -> None:
     assert contrasts.at_shared_rates(found).n == (3, 3)
 
 
-def test_models_of_one_head_are_two_contrasts_of_a_family() -> None:
-    """Holm's correction doubles the smaller p."""
+def test_declared_contrasts_are_a_family_on_each_corpus() -> None:
+    """Two models of one head are two contrasts, and Holm's correction doubles the smaller p. Archives may be two."""
     wide = Trained(head="mos", options={"components": 5}, ppl=near(45))
-    own = study("plan", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(48)), wide=wide)
+    models = {"softmax": Trained(ppl=near(50)), "mos": Trained(head="mos", ppl=near(48)), "wide": wide}
     family = tuple(
         schema.Contrast(model=name, against="softmax", label=name, same_size=True) for name in ("mos", "wide")
     )
-    own = replace(own, contrasts=schema.Contrasts(family=family, margin=0.01))
-    found = contrasts.named_contrasts(samples.pool_runs([own]), [own], {}, {}, {})
-    assert [one.tests for one in found] == [2, 2] and [one.change for one in found] == pytest.approx([-4, -10])
+    declared = schema.Contrasts(family=family, margin=0.01)
+    parts = [replace(study("plan", name, **models), contrasts=declared) for name in ("one", "two")]
+    found = contrasts.named_contrasts(samples.pool_runs(parts), parts, {}, {}, {})
+    assert [one.tests for one in found] == [2] * 4 and [one.change for one in found] == pytest.approx([-4, -10] * 2)
+    assert [one.family for one in found] == [contrasts.Family("plan", name) for name in ("one", "one", "two", "two")]
     smaller = min(found, key=lambda one: one.p)
     assert smaller.adjusted_p == pytest.approx(2 * smaller.p)
 
@@ -254,7 +256,8 @@ def test_named_contrasts_are_corrected_within_their_study_and_leave_out_seeds_th
     partly = study("plan", machine="GPU", softmax=Trained(ppl=near(50)))  # another archive, without most models
     assert len(contrasts.named_contrasts(samples.pool_runs([one, partly]), [one, partly], lists, {}, {})) == 2
     moc, mos = found
-    interleaved = contrasts.families([("plan", moc), ("other", moc), ("plan", mos)])
+    plan, other = contrasts.Family("plan"), contrasts.Family("other")
+    interleaved = contrasts.corrected([(plan, moc), (other, moc), (plan, mos)])
     assert [(one.study, one.tests) for one in interleaved] == [("plan", 2), ("plan", 2), ("other", 1)]
     assert [one.adjusted_p for one in interleaved] == pytest.approx([max(first, 2 * smaller), 2 * smaller, first])
 
@@ -274,7 +277,8 @@ def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value()
     own = only([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(49)))])
     sides = (own.label, own.model, own.baseline)
     named = [
-        contrasts.Named(*sides, study=f"p = {p}", adjusted_p=p, tests=1) for p in (math.nan, 0.01, 0.03, 0.02, math.nan)
+        contrasts.Named(*sides, family=contrasts.Family(f"p = {p}"), adjusted_p=p, tests=1)
+        for p in (math.nan, 0.01, 0.03, 0.02, math.nan)
     ]
     for order in (named, named[::-1], named[:3], named[2:]):  # one without a p-value never counts
         assert [one.adjusted_p for one in contrasts.distinct(order)] == [0.03]

@@ -187,21 +187,37 @@ class Contrast:
         return sorted({run.study for side in sides for run in side.runs if run.rate == side.choice.value})
 
 
+@dataclass(frozen=True)
+class Family:
+    """Contrasts whose p-values are corrected together: the named ones of a study, on one corpus or on all (`""`).
+
+    The key `contrasts` of a study's file makes a family per corpus. Older studies named one family in all.
+    """
+
+    study: str
+    dataset: str = ""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Named(Contrast):
     """A contrast that a study's file named before its runs.
 
     Attributes:
-        study: the name of the study.
-        adjusted_p: the p-value after Holm's correction over the named contrasts of the study.
-        tests: the number of these contrasts that have a p-value.
+        family: the contrasts that are corrected together.
+        adjusted_p: the p-value after Holm's correction over the family.
+        tests: the number of contrasts of the family that have a p-value.
         note: what was known or added between the naming and the runs, as text.
     """
 
-    study: str
+    family: Family
     adjusted_p: float
     tests: int
     note: str = ""
+
+    @property
+    def study(self) -> str:
+        """The name of the study."""
+        return self.family.study
 
     @property
     def is_lower(self) -> bool:
@@ -216,7 +232,8 @@ class Named(Contrast):
     @property
     def text(self) -> str:
         """The contrast as text with its corrected p-value, the family of the correction, and the note."""
-        p = f"p = {numbers.p_value(self.adjusted_p)} after Holm’s correction (family of {self.tests} in {self.study})"
+        where = f"{self.study} on this corpus" if self.family.dataset else self.study
+        p = f"p = {numbers.p_value(self.adjusted_p)} after Holm’s correction (family of {self.tests} in {where})"
         return "; ".join(filter(None, [super().text, "" if math.isnan(self.adjusted_p) else p, self.note]))
 
 
@@ -320,21 +337,22 @@ def named_contrasts(
         sample = pool.get(model_of(run)) if run else None
         return sample and replace(sample, left_out=frozenset(left_out.get(study, {}).get(name, ())))
 
-    listed: dict[tuple[str, str, str], tuple[str, str]] = {}
+    named: dict[tuple[Family, str, str], tuple[str, str]] = {}
     for study, by_dataset in lists.items():
         for dataset, by_label in by_dataset.items():
-            listed |= {(study, dataset, label): (model, baseline) for label, (model, baseline) in by_label.items()}
+            named |= {
+                (Family(study), dataset, label): (model, baseline) for label, (model, baseline) in by_label.items()
+            }
     pairs = []
-    for (study, dataset, label), names in (listed | _declared(studies)).items():
-        sides = [sample for name in names if (sample := side(study, dataset, name)) and sample.log_ppl]
+    for (family, dataset, label), names in (named | _declared(studies)).items():
+        sides = [sample for name in names if (sample := side(family.study, dataset, name)) and sample.log_ppl]
         if len(sides) == len(names):
-            pairs.append((study, Contrast(label, *sides)))
-    named = families(pairs)
-    return [replace(entry, note=notes.get(entry.study, {}).get(entry.setting.dataset, "")) for entry in named]
+            pairs.append((family, Contrast(label, *sides)))
+    return [replace(one, note=notes.get(one.study, {}).get(one.setting.dataset, "")) for one in corrected(pairs)]
 
 
-def _declared(studies: Iterable[FinishedStudy]) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """Return {(study, dataset, label): (model, baseline)} of the contrasts that the files of studies declare."""
+def _declared(studies: Iterable[FinishedStudy]) -> dict[tuple[Family, str, str], tuple[str, str]]:
+    """Return {(family, dataset, label): (model, baseline)} of the contrasts that the files of studies declare."""
     names = {}
     for study in studies:
         for dataset, contrast in itertools.product(study.datasets, study.contrasts.family if study.contrasts else ()):
@@ -342,8 +360,9 @@ def _declared(studies: Iterable[FinishedStudy]) -> dict[tuple[str, str, str], tu
             labels = [_head_label(run) for side in sides if (run := study.settings.get((dataset, side)))]
             if len(labels) == len(sides):
                 label = " against ".join(labels) + ("" if contrast.same_size else f", {contrast.label}")
-                is_taken = (study.study, dataset, label) in names  # by a model with other options of its head
-                names[study.study, dataset, f"{label}, {contrast.label}" if is_taken else label] = sides
+                family = Family(study.study, dataset)
+                is_taken = (family, dataset, label) in names  # by a model with other options of its head
+                names[family, dataset, f"{label}, {contrast.label}" if is_taken else label] = sides
     return names
 
 
@@ -354,15 +373,14 @@ def _head_label(run: Run) -> str:
     return declared.label if declared else run.model
 
 
-def families(pairs: Sequence[tuple[str, Contrast]]) -> list[Named]:
-    """Return the contrasts of pairs (study, contrast) with p-values after Holm's correction within each study."""
+def corrected(pairs: Sequence[tuple[Family, Contrast]]) -> list[Named]:
+    """Return the contrasts of pairs (family, contrast) with p-values after Holm's correction within each family."""
     named = []
-    for study in dict.fromkeys(study for study, _ in pairs):
-        family = [contrast for name, contrast in pairs if name == study]
-        adjusted = holm([contrast.p for contrast in family])
+    for family in dict.fromkeys(family for family, _ in pairs):
+        together = [contrast for other, contrast in pairs if other == family]
+        adjusted = holm([contrast.p for contrast in together])
         tests = sum(not math.isnan(p) for p in adjusted)
-        named += [
-            Named(one.label, one.model, one.baseline, study=study, adjusted_p=p, tests=tests)
-            for one, p in zip(family, adjusted, strict=True)
-        ]
+        for contrast, p in zip(together, adjusted, strict=True):
+            sides = contrast.label, contrast.model, contrast.baseline
+            named.append(Named(*sides, family=family, adjusted_p=p, tests=tests))
     return named

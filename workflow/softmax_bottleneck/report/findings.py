@@ -222,7 +222,7 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
         return None
     designed = [one for one in every if one.ends and one.setting.is_synthetic]
     rest = [one for one in every if one.setting.is_synthetic or not one.ends]
-    family = contrasts.families([(one.study, contrasts.at_shared_rates(one)) for one in evidence.named])
+    family = contrasts.corrected([(one.family, contrasts.at_shared_rates(one)) for one in evidence.named])
     shared = [one for one, named in zip(family, evidence.named, strict=True) if named in own]
     keys = {(one.setting, one.model.model.options) for one in every}
     fixed = [label for label, head in heads().items() if is_fixed_function(head["name"])]
