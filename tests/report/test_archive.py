@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,23 @@ def test_runs_on_a_published_corpus_are_kept_with_spectrum_and_epochs_also_of_an
     assert {section.dataset: len(section.rows) for section in table.sections} == {"ptb": 2, "wikitext-2": 1}
     assert all(cell.difference is None for cell in table.sections[0].rows[0].cells)
     assert "<b>MoS" not in table_page(table)
+
+
+def test_archives_of_two_machines_keep_all_runs_of_an_unfinished_study(place: Path) -> None:
+    paper = fake.load(place, fake.paper_text())
+    first, second, *_ = (run for run in paper.needed if (run.dataset, run.model) == ("ptb", "mos"))
+    names = []
+    for here in ([first], [second], [first, second]):
+        shutil.rmtree(paper.store.run_folder(first.path).parent, ignore_errors=True)
+        for run in here:
+            fake.write_run(run)
+        names.append(archive.write(paper, unfinished=True).name)
+    assert [name.replace(names[0].removesuffix(".json.gz"), "*") for name in names] == [
+        "*.json.gz",
+        "*-2.json.gz",
+        "*.json.gz",
+    ]
+    assert [len(one.records.states) for one in archive.load_all()] == [2, 1]
 
 
 CONTENT = {

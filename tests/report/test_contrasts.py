@@ -134,14 +134,16 @@ def test_shared_rates_without_runs_leave_the_contrast_as_it_is() -> None:
 
 
 def test_declared_contrasts_are_a_family_on_each_corpus() -> None:
-    """Two models of one head are two contrasts, and Holm's correction doubles the smaller p. Archives may be two."""
+    """Two models of one head are two contrasts, and Holm's correction doubles the smaller p. Archives differ."""
     wide = Trained(head="mos", options={"components": 5}, ppl=near(45))
     models = {"softmax": Trained(ppl=near(50)), "mos": Trained(head="mos", ppl=near(48)), "wide": wide}
     family = tuple(
         schema.Contrast(model=name, against="softmax", label=name, same_size=True) for name in ("mos", "wide")
     )
     declared = schema.Contrasts(family=family, margin=0.01)
-    parts = [replace(study("plan", name, **models), contrasts=declared) for name in ("one", "two")]
+    parts = [study("plan", "one", **models)]
+    parts += [study("plan", "two", **{name: models[name]}) for name in models]
+    parts = [replace(part, contrasts=declared) for part in parts]
     found = contrasts.named_contrasts(samples.pool_runs(parts), parts, {}, {}, {})
     assert [one.tests for one in found] == [2] * 4 and [one.change for one in found] == pytest.approx([-4, -10] * 2)
     assert [one.family for one in found] == [contrasts.Family("plan", name) for name in ("one", "one", "two", "two")]

@@ -9,10 +9,11 @@ for the repository, so that a fresh clone can compare studies that take hours. F
 """
 
 import gzip
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -252,17 +253,30 @@ def _single_run(study: Study, run: Run, found: records.Records) -> dict[str, Any
 def save(content: dict[str, Any]) -> Path:
     """Write the content of an archive to the file `<study>-<hardware>.json.gz` in FOLDER; return the path of this file.
 
-    The keys of `content` are the attributes of `archive_file.ArchiveFile`.
+    The keys of `content` are the attributes of `archive_file.ArchiveFile`. If a file of this name is of an unfinished
+    study and holds further runs, it is kept: the name ends in `-2`, or in the next number that is free.
 
     Raises:
+        DataError: a present file is damaged.
         UserError: a key is missing or unknown, or a value is not valid.
     """
     hardware = "-".join(re.findall("[a-z0-9]+", machine(content["hardware"]).lower()))
-    path = FOLDER / f"{content['study']}-{hardware}{ENDING}"
+    name = f"{content['study']}-{hardware}"
+    numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    runs = {*content["states"]["run_id"], *content["stages"]["run_id"]}
+    path = next(path for path in (FOLDER / f"{one}{ENDING}" for one in numbered) if _may_be_replaced(path, runs))
     archive_file.parse(content, str(path))
     text = json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     artefacts.write_bytes(path, gzip.compress(text.encode("utf-8"), mtime=0))
     return path
+
+
+def _may_be_replaced(path: Path, runs: Set[str]) -> bool:
+    """Return True if no archive lies at `path`, or one of a finished study, or one with no runs but those in `runs`."""
+    if not path.exists():
+        return True
+    present = archive_file.load(path)
+    return not present.missing or {*present.states.run_id, *present.stages.run_id} <= runs
 
 
 def columns_of(frame: pd.DataFrame) -> Columns:

@@ -344,25 +344,33 @@ def named_contrasts(
                 (Family(study), dataset, label): (model, baseline) for label, (model, baseline) in by_label.items()
             }
     pairs = []
-    for (family, dataset, label), names in (named | _declared(studies)).items():
+    for (family, dataset, label), names in (named | _declared(studies, settings)).items():
         sides = [sample for name in names if (sample := side(family.study, dataset, name)) and sample.log_ppl]
         if len(sides) == len(names):
             pairs.append((family, Contrast(label, *sides)))
     return [replace(one, note=notes.get(one.study, {}).get(one.setting.dataset, "")) for one in corrected(pairs)]
 
 
-def _declared(studies: Iterable[FinishedStudy]) -> dict[tuple[Family, str, str], tuple[str, str]]:
-    """Return {(family, dataset, label): (model, baseline)} of the contrasts that the files of studies declare."""
-    names = {}
-    for study in studies:
-        for dataset, contrast in itertools.product(study.datasets, study.contrasts.family if study.contrasts else ()):
-            sides = (contrast.model, contrast.against)
-            labels = [_head_label(run) for side in sides if (run := study.settings.get((dataset, side)))]
-            if len(labels) == len(sides):
-                label = " against ".join(labels) + ("" if contrast.same_size else f", {contrast.label}")
-                family = Family(study.study, dataset)
-                is_taken = (family, dataset, label) in names  # by a model with other options of its head
-                names[family, dataset, f"{label}, {contrast.label}" if is_taken else label] = sides
+def _declared(
+    studies: Iterable[FinishedStudy], settings: Mapping[tuple[str, str, str], Run]
+) -> dict[tuple[Family, str, str], tuple[str, str]]:
+    """Return {(family, dataset, label): (model, baseline)} of the contrasts that the files of studies declare.
+
+    `settings` is {(study, dataset, model): a run}; a study may have several archives, each with some of its models.
+    """
+    declared = dict.fromkeys(
+        (Family(study.study, dataset), contrast)
+        for study in studies if study.contrasts
+        for dataset, contrast in itertools.product(study.datasets, study.contrasts.family)
+    )  # fmt: skip
+    names: dict[tuple[Family, str, str], tuple[str, str]] = {}
+    for family, contrast in declared:
+        sides, dataset = (contrast.model, contrast.against), family.dataset
+        labels = [_head_label(run) for side in sides if (run := settings.get((family.study, dataset, side)))]
+        if len(labels) == len(sides):
+            label = " against ".join(labels) + ("" if contrast.same_size else f", {contrast.label}")
+            is_taken = (family, dataset, label) in names  # by a model with other options of its head
+            names[family, dataset, f"{label}, {contrast.label}" if is_taken else label] = sides
     return names
 
 
