@@ -95,6 +95,19 @@ def measure_again(archived: Path, store: paths.Store) -> Iterator[tuple[str, dic
         UserError, MemoryExhaustedError: the memory of the GPU or of the machine is too small.
     """
     study, file = archive.load(archived), artefacts.checked(file_of(archived))
+    for path, run, weights, reference in _stored_runs(study, file):
+        try:
+            measured = _measure(run, weights, reference, store)
+        except (KeyError, MemoryError, RuntimeError) as error:  # of weights of another model, or without memory
+            raise (as_out_of_memory_error(error, file) or _damaged(file, error)) from None
+        numbers = {metric: study.records.values(run.dataset, run.model, metric) for metric in measured}
+        yield path, {metric: (value, numbers[metric][run.seed]) for metric, value in measured.items()}
+
+
+def _stored_runs(
+    study: archive.FinishedStudy, file: Path
+) -> Iterator[tuple[str, Run, dict[str, torch.Tensor], Mapping[str, Any]]]:
+    """Yield the path, settings and weights of every finished run, and what identifies its corpus (`_reference`)."""
     runs = {row["path"]: row for row in study.records.states.to_dict("records") if row["state"] == "ok"}
     try:
         with safetensors.safe_open(file, "pt") as stored:
@@ -108,12 +121,13 @@ def measure_again(archived: Path, store: paths.Store) -> Iterator[tuple[str, dic
                 weights = {name: stored.get_tensor(f"{path}/{name}").float() for _, _, name in group}
                 if not all(tensor.isfinite().all() for tensor in weights.values()):
                     raise ValueError(f"{path}: a weight is not finite")
-                measured = _measure(run, weights, corpora[run.dataset], store)
-                numbers = {metric: study.records.values(run.dataset, run.model, metric) for metric in measured}
-                yield path, {metric: (value, numbers[metric][run.seed]) for metric, value in measured.items()}
-    except (safetensors.SafetensorError, KeyError, MemoryError, RuntimeError, TypeError, ValueError) as error:
-        damaged = DataError(f"{file}: not the weights of this archive ({error!r:.200}). {FIX}")
-        raise (as_out_of_memory_error(error, file) or damaged) from None
+                yield path, run, weights, corpora[run.dataset]
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: Path, error: Exception) -> DataError:
+    return DataError(f"{file}: not the weights of this archive ({error!r:.200}). {FIX}")
 
 
 def _measure(

@@ -122,7 +122,7 @@ def styles(models: Sequence[str], study: Study | None = None) -> dict[str, Style
 def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
     """Return a canvas and an array [rows, columns] of its axes, each `width` x `height` inches."""
     canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
-    canvas.set_layout_engine("constrained", w_pad=0.08, h_pad=0.1)
+    canvas.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)  # room for fonts wider than DejaVu Sans
     return canvas, canvas.subplots(rows, columns, squeeze=False)
 
 

@@ -11,8 +11,9 @@ softmaxes.
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -219,7 +220,7 @@ def converged(
     _claim: Claim,
     kl_share: float,
     heads: Sequence[str],
-    table: str = "exact_fits",
+    table: Literal["exact_fits", "exact_dirichlet_fits"] = "exact_fits",
     spoils: Sequence[str] = r.VERDICTS,
 ) -> Premise:
     """Return the premise that the fits of `heads` recover every true distribution that the heads can represent.
@@ -234,8 +235,15 @@ def converged(
         table: the fits that are wide enough to be exact: `exact_fits` of synthetic languages (EXACT), or
             `exact_dirichlet_fits` of Dirichlet samples (EXACT_DIRICHLET).
         spoils: the verdicts that become `cannot be tested here` if the premise is broken.
+
+    Raises:
+        KeyError: report/claims.yaml names another table.
     """
-    exact = fits(data).query(EXACT) if table == "exact_fits" else dirichlet(data).query(EXACT_DIRICHLET)
+    wanted: Mapping[str, tuple[Callable[[r.CorpusData], pd.DataFrame], str]] = {
+        "exact_fits": (fits, EXACT), "exact_dirichlet_fits": (dirichlet, EXACT_DIRICHLET)
+    }  # fmt: skip
+    table_of, is_exact = wanted[table]
+    exact = table_of(data).query(is_exact)
     lost = exact.groupby("model")["lost"].max().reindex(list(heads)).dropna()
     if lost.empty:
         return Premise(Code.FITS_UNCHECKED, {}, False, tuple(spoils))
