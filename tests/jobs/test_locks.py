@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from softmax_bottleneck.__main__ import main
 from softmax_bottleneck.jobs import locks, processes, workflow
@@ -114,6 +115,17 @@ def test_the_workflow_is_a_process_of_this_machine_and_may_have_ended(monkeypatc
         assert workflow.workflow_process() == expected and (expected is None or expected.lives == lives)
     workflow.export_workflow()
     assert workflow.workflow_process() == processes.Process.of(os.getpid())
+
+
+def test_a_process_stays_itself_when_the_clock_is_set(monkeypatch, sleeper) -> None:
+    before = processes.Process.of(sleeper.pid)
+    monkeypatch.setattr(psutil, "boot_time", lambda: 0.0)
+    assert before.lives
+
+
+def test_a_program_may_print_any_bytes() -> None:
+    answer = processes.answer_of("printf", r"\377 7")
+    assert answer and answer.stdout.endswith(" 7")
 
 
 def test_a_report_by_hand_is_refused_beside_a_workflow_and_a_step_of_it_is_not(begun, monkeypatch):

@@ -33,6 +33,8 @@ def test_a_parameter_at_the_end_of_a_name_is_read() -> None:
     assert metrics.find("hit_rate_5").label == "True word among the first 5"
     gain = metrics.find("test_ppl_gain_vs_softmax")
     assert gain.step == "render" and "than that of softmax" in gain.definition and gain.better == "larger"
+    gain = metrics.find("spearman_gain_vs_moc")  # how much smaller the mean is, where larger is better
+    assert gain.better == "smaller" and gain.unit == metrics.find("spearman").unit
     assert metrics.find("test_ppl").file == "measure.json"
     assert metrics.find("test_ppl", "dynamic").file == "dynamic.json"
     assert metrics.find("p_value", "dynamic").step == "render"
@@ -41,4 +43,7 @@ def test_a_parameter_at_the_end_of_a_name_is_read() -> None:
 def test_an_unknown_metric_is_refused_with_the_nearest_one() -> None:
     for name in ("tst_ppl", "tst_ppl_gain_vs_softmax"):
         with pytest.raises(UserError, match=r"unknown metric 'tst_ppl'; did you mean 'test_ppl'"):
+            metrics.find(name)
+    for name in ("test_ppl_reduction_pctfoo", "test_ppl_gain_vs_", "_reduction_pct", "rank_eff_"):
+        with pytest.raises(UserError, match=f"unknown metric '{name}'"):
             metrics.find(name)

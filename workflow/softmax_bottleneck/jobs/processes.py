@@ -26,7 +26,7 @@ class Process:
 
     Attributes:
         pid: process id.
-        started: time of the start in hundredths of a second since boot; 0 if the process has ended.
+        started: time of the start in clock ticks (hundredths of a second) since boot; 0 if the process has ended.
     """
 
     pid: int
@@ -40,10 +40,13 @@ class Process:
         The process would then seem to have ended, and its lease would be taken as free.
         """
         try:
+            if platform.system() == "Linux":  # psutil would add the time of boot, which changes with the clock
+                state, *numbers = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+                return cls(pid, 0 if state == b"Z" else int(numbers[18]))
             process = psutil.Process(pid)
             ended = process.status() == psutil.STATUS_ZOMBIE
             return cls(pid, 0 if ended else round(100 * (process.create_time() - psutil.boot_time())))
-        except psutil.NoSuchProcess:
+        except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             return cls(pid, 0)
 
     @property
@@ -71,7 +74,8 @@ def answer_of(*command: str) -> subprocess.CompletedProcess[str] | None:
     be started or has not ended within TIMEOUT_S seconds.
     """
     try:
-        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False)
+        return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace",
+                              timeout=TIMEOUT_S, check=False)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
 

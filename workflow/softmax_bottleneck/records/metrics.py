@@ -4,6 +4,7 @@ The name of a metric in the records may end in a parameter: the epsilon 1e-3 in 
 `test_ppl_gain_vs_softmax`. `find` returns the definition that belongs to a name with its parameter.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -61,9 +62,9 @@ class Metric:
     def words(self) -> str:
         """The label for use within a sentence: its first letter is lower case, as in `test perplexity`.
 
-        A label that begins with a name (Press, Spearman, KL) is not changed.
+        A label that begins with a name (Press, Spearman, Pearson, KL) is not changed.
         """
-        kept = self.label.startswith(("Press", "Spearman", "KL"))
+        kept = self.label.startswith(("Press", "Spearman", "Pearson", "KL"))
         return self.label if kept else f"{self.label[0].lower()}{self.label[1:]}"
 
 
@@ -78,19 +79,35 @@ def catalogue() -> Mapping[str, Metric]:
     }
 
 
-# Metrics that compare the means of another metric: part of the name, words of the label, words of the definition.
-_DERIVED = (
-    (GAIN, "gain", "how much smaller the mean is than that of"),
-    (REDUCTION, "reduction (%)", "by how many percent the mean is smaller than that of"),
-)
+@dataclass(frozen=True)
+class Comparison:
+    """What a metric compares whose name is `<metric>_gain_vs_<model>` or `<metric>_reduction_pct`.
+
+    Attributes:
+        metric: the compared metric. A gain says how much smaller its mean is, a reduction by how many percent.
+        other: the model with which a gain compares; empty for a reduction, which compares with a table's baseline.
+    """
+
+    metric: str
+    other: str
+
+    @property
+    def is_gain(self) -> bool:
+        """True for a gain, False for a reduction."""
+        return bool(self.other)
+
+
+def comparison(name: str) -> Comparison | None:
+    """Return what the metric `name` compares, or None if it is no comparison."""
+    match = re.fullmatch(f"(.+?)(?:{GAIN}(.+)|{REDUCTION})", name)
+    return Comparison(match[1], match[2] or "") if match else None
 
 
 @cache
 def find(name: str, stage: str = "") -> Metric:
     """Return the metric with this name; `*` and `{}` in its name and label are replaced by the parameter.
 
-    `<metric>_gain_vs_<model>` compares a model's mean with that of `<model>`, and `<metric>_reduction_pct` with that of
-    the table's baseline. Neither is in the catalogue; their definitions are made from that of `<metric>`.
+    Comparisons (`comparison`) are not in the catalogue; their definitions are made from that of the compared metric.
 
     Args:
         name: name of the metric with its parameter, such as `rank_eff_1e-3`.
@@ -100,14 +117,11 @@ def find(name: str, stage: str = "") -> Metric:
     Raises:
         UserError: no metric has this name; the message suggests the most similar name.
     """
-    for sign, label, words in _DERIVED:
-        base, is_derived, model = name.partition(sign)
-        if is_derived:
-            of = find(base, stage)
-            words = f"{words} {model or 'the baseline'}; {of.words}: {of.definition}"
-            made = {"label": f"{of.label}, {label}", "definition": words, "step": "render", "file": "tables/"}
-            return Metric(name=name, **made, digits=of.digits, better="larger")
-    metric = next((metric for pattern, metric in catalogue().items() if fnmatchcase(name, pattern)), None)
+    if compared := comparison(name):
+        return _defined(name, compared, find(compared.metric, stage))
+    # A parameter has at least one letter.
+    fitting = (metric for pattern, metric in catalogue().items() if fnmatchcase(name, pattern.replace("*", "?*")))
+    metric = next(fitting, None)
     if metric is None:
         raise UserError(f"unknown metric {name!r}{did_you_mean(name, list(catalogue()))}")
     parameter = name.removeprefix(metric.name.rstrip("*"))
@@ -116,3 +130,15 @@ def find(name: str, stage: str = "") -> Metric:
     metric = replace(metric, name=name, label=metric.label.format(parameter))
     is_dynamic = stage == "dynamic" and metric.file == "measure.json"
     return replace(metric, step="dynamic", file="dynamic.json") if is_dynamic else metric
+
+
+def _defined(name: str, compared: Comparison, of: Metric) -> Metric:
+    """Return the definition of a comparison of the metric `of`."""
+    label, words = "reduction (%)", "by how many percent the mean is smaller than that of the baseline"
+    if compared.is_gain:
+        label, words = "gain", f"how much smaller the mean is than that of {compared.other}"
+    return Metric(
+        name=name, label=f"{of.label}, {label}", definition=f"{words}; {of.words}: {of.definition}", step="render",
+        file="tables/", unit=of.unit if compared.is_gain else "", digits=of.digits,
+        better={"smaller": "larger", "larger": "smaller"}.get(of.better, ""),
+    )  # fmt: skip

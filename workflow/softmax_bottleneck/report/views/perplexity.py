@@ -45,30 +45,29 @@ def summary_table(
 
     def cell(row: str, number: int) -> Cell:
         column = columns[number]
-        metric, is_gain, other = column.metric.partition(metrics.GAIN)
-        is_reduction, blank = metric.endswith(metrics.REDUCTION), source.blank(dataset, row, column)
+        compared, blank = metrics.comparison(column.metric), source.blank(dataset, row, column)
         if not column.measured:
             return blank
-        if not (is_gain or is_reduction or metric in TESTS):
+        if not (compared or column.metric in TESTS):
             return source.cell(dataset, row, column)
-        models = (row, other if is_gain else baseline)
+        models = (row, compared.other if compared and compared.is_gain else baseline)
         if models[0] == models[1]:
             return replace(blank, note="reference", runs="")
         blank = replace(blank, same=source.same(dataset, *models))
-        if metric in TESTS:
+        if compared is None:
             by_seed = [source.values(dataset, model, TEST_PPL, blank.stage) for model in models]
             tested = [[ppl for seed, ppl in values.items() if seed not in seeds_not_tested] for values in by_seed]
-            result = TESTS[metric](*tested)
+            result = TESTS[column.metric](*tested)
             if result.p is None:
                 return replace(blank, reason=result.reason)
             return replace(blank, measured=MeasuredCell(result.p), note=numbers.counts([*map(len, tested)]))
-        plain, stage = metric.removesuffix(metrics.REDUCTION), column.stage
-        samples = {model: source.values(dataset, model, plain, stage) for model in models}
+        stage = column.stage
+        samples = {model: source.values(dataset, model, compared.metric, stage) for model in models}
         gaps = tuple(gap for model, values in samples.items() for gap in source.gaps(dataset, model, values, stage))
         mean, reference = (mean_of(values.values()) for values in samples.values())
         if mean is None or reference is None:
             return replace(blank, gaps=gaps)
-        gain = (reference.mean - mean.mean) * (100 / reference.mean if is_reduction else 1)
+        gain = (reference.mean - mean.mean) * (1 if compared.is_gain else 100 / reference.mean)
         counts = numbers.counts([*map(len, samples.values())])
         return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
