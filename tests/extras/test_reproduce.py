@@ -296,7 +296,7 @@ def test_failures_are_sorted_by_what_a_person_must_do_first(tmp_path: Path, monk
 
 @pytest.mark.parametrize(("words", "expected"), [([], 3), (["--", "--until", "check"], 0)])
 def test_a_study_may_end_early_only_if_snakemake_was_told_to(begun, monkeypatch, words, expected) -> None:
-    monkeypatch.setattr(reproduce, "_snakemake", lambda *_: (0, []))
+    monkeypatch.setattr(reproduce, "_snakemake", lambda *_, **__: (None, False))
     assert main(["reproduce", "--study", str(begun.file), *words]) == expected
 
 

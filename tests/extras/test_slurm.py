@@ -190,7 +190,7 @@ def test_a_failed_call_is_repeated_after_longer_pauses_unless_a_step_failed_for_
 ) -> None:
     calls, paused, returned = [], [], iter(codes)
 
-    def run(call: list[str], lock: object, ends: Path, *_: Any) -> Any:
+    def run(call: list[str], lock: object, *, ends: Path, **_: Any) -> Any:
         calls.append(call)
         if (code := next(returned)) > 1:  # of a step; Snakemake's own is 1, also where `sbatch` fails
             monkeypatch.setenv(workflow.LOG_VARIABLE, str(ends))
@@ -212,6 +212,15 @@ def test_sigterm_ends_snakemake_and_no_call_follows_or_begins_beside_another(sub
     monkeypatch.setenv("PATH", os.defpath)
     assert main(submitting) == 143 and Path("saved").exists()
     assert main(submitting) == 75  # this process holds the lock of the first call
+
+
+def test_steps_that_outlive_the_wait_are_not_called_saved(submitting, monkeypatch, capsys) -> None:
+    outlives = "(trap '' TERM; sleep 3) & sleep 1; kill -TERM $PPID; wait"
+    monkeypatch.setattr(launcher, "snakemake_command", lambda *_: ["/bin/sh", "-c", outlives])
+    monkeypatch.setattr(launcher, "SETTLE_S", 0.2)
+    assert main(submitting) == 143
+    printed = "".join(capsys.readouterr())
+    assert "some steps have not saved" in printed and "steps still run after 0 s; `kill -- -" in printed
 
 
 @pytest.mark.fault("F10")

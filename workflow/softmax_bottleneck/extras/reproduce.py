@@ -33,7 +33,8 @@ TRIES = 5  # calls of Snakemake on a cluster
 PAUSE_S = 60.0  # before the second call; the pause doubles before each further call
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 INCOMPLETE = errors.IncompleteError.exit_code
-FINAL_CODES = (1, 2, INCOMPLETE)  # of bugs, user errors and missing results: repeating the command does not help
+FINAL_CODES = (1, 2, INCOMPLETE)  # of a failed step whose repetition does not help: bugs, user errors, missing results
+USAGE = 2  # exit code of Snakemake for an unknown option
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 # If this process is killed, so are Snakemake and the forkserver; the steps notice it, save and stop.
 _die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
@@ -44,12 +45,13 @@ class UnfinishedError(errors.IncompleteError):
 
     `code` is the exit code of the cause, such as 74 for a full disk. If several steps failed, it is that of the step
     that comes first in the order `workflow.FIRST`: errors that the user must correct come before those that a retry
-    may solve. `log_tail` has the last lines of the log if neither a signal nor a failed step is known.
+    may solve. `resumes` is True if the same command may get further, as after an outage; the message then says so.
+    `log_tail` has the last lines of the log if neither a signal nor a failed step is known.
     """
 
-    def __init__(self, message: str, code: int = INCOMPLETE, log_tail: Sequence[str] = ()) -> None:
-        super().__init__(f"{message} (exit code {code}{'' if code in FINAL_CODES else ': the same command resumes'})")
-        self.exit_code, self.log_tail = code, log_tail
+    def __init__(self, message: str, code: int, *, resumes: bool, log_tail: Sequence[str] = ()) -> None:
+        super().__init__(f"{message} (exit code {code}{': the same command resumes' if resumes else ''})")
+        self.exit_code, self.resumes, self.log_tail = code, resumes, log_tail
 
 
 # --- the commands ---------------------------------------------------------------------------------------------------
@@ -81,21 +83,39 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         interim = InterimReport(study, options.set, file)
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
         say(f"interim report (from {FIRST_S / 60:.0f} minutes on): {(interim.folder / PAGE).resolve()}")
-        threads = max((run.threads for run in study.needed), default=1)
-        with (
-            forkserver.started(threads, file, _die_with_parent) as server,
-            Display(study, ends, interim, say, sys.stderr.isatty()) as display,
-        ):
-            lock = lock[0] | server, lock[1]
-            problem, _ = _snakemake(command, lock, ends, file, display.update, display.say)
+        problem = _watched(study, command, lock, ends, file, interim, say)
+    _conclude(study.updated(), options, interim, problem, say)
+
+
+def _watched(
+    study: Study, command: list[str], lock: locks.Lock, ends: Path, log: BinaryIO, interim: InterimReport,
+    say: progress.Say,
+) -> UnfinishedError | None:  # fmt: skip
+    """Run Snakemake beside a forkserver, and show the progress; return why it did not finish (None: it did)."""
+    variables, descriptors = lock
+    threads = max((run.threads for run in study.needed), default=1)
+    with (
+        forkserver.started(threads, log, _die_with_parent) as server,
+        Display(study, ends, interim, say, sys.stderr.isatty()) as display,
+    ):
+        shared = variables | server, descriptors
+        problem, _ = _snakemake(command, shared, ends=ends, log=log, update=display.update, say=display.say)
     for line in problem.log_tail if problem else ():
         say(line)
-    study = study.updated()
+    return problem
+
+
+def _conclude(
+    study: Study, options: argparse.Namespace, interim: InterimReport, problem: UnfinishedError | None,
+    say: progress.Say,
+) -> None:  # fmt: skip
+    """Verify a study for which Snakemake ended without a `problem`; print its result, or raise what is wrong."""
     fault, is_only_missing = ("", False) if problem else _verified(study)
     if is_only_missing and options.snakemake:
-        return say(f"Snakemake ended where {' '.join(options.snakemake)} ends it: {fault}")
+        say(f"Snakemake ended where {' '.join(options.snakemake)} ends it: {fault}")
+        return
     if fault:
-        problem = UnfinishedError(f"{fault}; run `make repair`, then repeat the command")
+        problem = UnfinishedError(f"{fault}; run `make repair`, then repeat the command", INCOMPLETE, resumes=False)
     _show_result(study, interim, problem, say)
     if problem:
         raise problem
@@ -135,8 +155,8 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
     A failed call is repeated after a pause, which doubles every time, because the retries of Snakemake itself are not
     enough. All of them fail within seconds while SLURM does not answer, and a killed Snakemake retries nothing. A call
-    in which a step failed with an error that another attempt would repeat is not repeated; its message names the step.
-    Nor is a call that a signal to this process has stopped: after SIGINT, Snakemake has cancelled its jobs; after
+    is not repeated if a step failed with an error that another attempt would repeat, if Snakemake does not know an
+    option, or if a signal to this process has stopped it: after SIGINT, Snakemake has cancelled its jobs; after
     SIGTERM, it has submitted nothing more and waited for them.
 
     Args:
@@ -155,8 +175,8 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
     command = snakemake_command("slurm", study.file, options.set, options.snakemake)
     for attempt in range(1, TRIES + 1):
         ends = workflow.new_log(study.store.root / "logs" / "slurm", study.name)
-        problem, stopped = _snakemake(command, lock, ends, None, lambda: None, say)
-        again = problem and problem.exit_code in (workflow.TRY_AGAIN, INCOMPLETE)
+        problem, stopped = _snakemake(command, lock, ends=ends, log=None, update=lambda: None, say=say)
+        again = problem and problem.resumes and problem.exit_code in (workflow.TRY_AGAIN, INCOMPLETE)
         if not again or stopped or attempt == TRIES:
             break
         pause_s = PAUSE_S * 2 ** (attempt - 1)
@@ -182,8 +202,9 @@ def snakemake_command(profile: str, study: Path, overrides: Sequence[str], optio
 
 
 def _snakemake(
-    call: list[str], lock: locks.Lock, ends: Path, log: BinaryIO | None, update: Callable[[], None], say: progress.Say
-) -> tuple[UnfinishedError | None, bool]:
+    call: list[str], lock: locks.Lock, *, ends: Path, log: BinaryIO | None, update: Callable[[], None],
+    say: progress.Say,
+) -> tuple[UnfinishedError | None, bool]:  # fmt: skip
     """Run Snakemake in its own process group; return (why it did not finish, True if a signal stopped it).
 
     See `_problem` for the error.
@@ -214,12 +235,17 @@ def _snakemake(
         while child.poll() is None:
             update()
             time.sleep(LOOK_EVERY_S)
-    if _to_group(child.pid, signal.SIGTERM):
+    are_left = _to_group(child.pid, signal.SIGTERM)
+    if are_left:
         say("waiting for steps of this workflow to save and stop")
         deadline = time.monotonic() + SETTLE_S
-        while _to_group(child.pid, 0) and time.monotonic() < deadline:
+        while are_left := _to_group(child.pid, 0):
+            if time.monotonic() > deadline:
+                say(f"steps still run after {SETTLE_S:.0f} s; `kill -- -{child.pid}` ends them")
+                break
             time.sleep(LOOK_EVERY_S)
-    return _problem(child.returncode, received, ends, Path(log.name) if log else None), bool(received)
+    printed = Path(log.name) if log else None
+    return _problem(child.returncode, received, ends, printed, is_saved=not are_left), bool(received)
 
 
 def _to_group(group: int, number: int) -> bool:
@@ -232,7 +258,9 @@ def _to_group(group: int, number: int) -> bool:
 
 
 # --- the end --------------------------------------------------------------------------------------------------------
-def _problem(code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path | None) -> UnfinishedError | None:
+def _problem(
+    code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: Path | None, *, is_saved: bool = True
+) -> UnfinishedError | None:
     """Return an error that tells why Snakemake did not finish.
 
     The result is None if it ended with exit code 0 and this process received no signal. The error names this signal or
@@ -245,18 +273,24 @@ def _problem(code: int, stopped_by: Sequence[signal.Signals], ends: Path, log: P
         stopped_by: signals that this process received.
         ends: file with a line for each beginning and end of a step.
         log: file with all that Snakemake and its steps printed (None: they printed to the output of this process).
+        is_saved: False if steps still run, so that nobody knows whether they have saved their state.
     """
     if stopped_by:
-        message = f"stopped by {stopped_by[0].name}; the state is saved"
-        return UnfinishedError(message, interrupt.EXIT_CODES[stopped_by[0]])
+        state = "the state is saved" if is_saved else "some steps have not saved their state yet"
+        message = f"stopped by {stopped_by[0].name}; {state}"
+        return UnfinishedError(message, interrupt.EXIT_CODES[stopped_by[0]], resumes=True)
     if code == 0:
         return None
     failed = workflow.failures(ends)
     if code < 0 and (not failed or failed[0][0] == workflow.TRY_AGAIN):
-        return UnfinishedError(f"Snakemake was killed by {signal.Signals(-code).name}", workflow.TRY_AGAIN)
+        killed = f"Snakemake was killed by {signal.Signals(-code).name}"
+        return UnfinishedError(killed, workflow.TRY_AGAIN, resumes=True)
     if failed:
         first, message = failed[0]
         more = f"; {len(failed) - 1} more steps failed, see {log or 'above'}" if len(failed) > 1 else ""
-        return UnfinishedError(message + more, first)
+        return UnfinishedError(message + more, first, resumes=first not in FINAL_CODES)
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:] if log else ()
-    return UnfinishedError(f"Snakemake ended with exit code {code}; see the lines above", log_tail=tail)
+    ended = f"Snakemake ended with exit code {code}; see the lines above"
+    if code == USAGE:
+        return UnfinishedError(f"{ended}. Expected options of Snakemake after --", USAGE, resumes=False, log_tail=tail)
+    return UnfinishedError(ended, INCOMPLETE, resumes=True, log_tail=tail)
