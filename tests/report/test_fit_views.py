@@ -121,6 +121,12 @@ def test_figures_show_every_fit_once(study, filled, name):
     assert "<svg" in figure.svg and "mathdefault" not in figure.svg
 
 
+def test_a_note_names_only_the_lines_that_are_drawn(study, filled):
+    for name, lines in (("truth-width", "Dotted: d = r. "), ("truth-gap-closed", ""),
+                        ("truth-measured-rank", "Dashed: the true distribution itself. ")):  # fmt: skip
+        assert data(study, filled, name)[0].note.startswith(f"{lines}Fits in"), name
+
+
 def test_the_numbers_drawn_are_those_of_the_fits(study, filled):
     _, shown = data(study, filled, "truth-width")
     for row in shown.to_dict("records"):
@@ -161,6 +167,10 @@ def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):
     ):
         with pytest.raises(UserError, match=rf"experiments\.{name}: options: .* by {lacking}\."):
             views.check_options(dataclasses.replace(study, experiments=(changed(name, **options),)))
+    with pytest.raises(UserError, match="'dirichlet' has several values of alpha, which no axis"):
+        views.check_options(
+            dataclasses.replace(study, experiments=(changed("truth-width", fits="dirichlet", panels="M"),))
+        )
     price = config.load_study(config.ROOT / "config" / "price.yaml")
     for other, view in ((study, "price"), (price, "fit-loss")):  # each with the plan of the other
         table = next(one for one in other.experiments if one.kind == "table" and one.fits)

@@ -246,7 +246,9 @@ def test_tables_and_figure_show_every_price(monkeypatch):
     row = {row.key: [cell.measured.mean for cell in row.cells if cell.measured] for row in top.rows}["softmax"]
     kl = np.mean([FREE[seed] * (0.2 + 0.001 * seed) / 2 for seed in (1, 2, 3)])
     assert row == pytest.approx([kl / 2, 0.9 * kl, 0.1 * kl, kl])
-    source: Any = SimpleNamespace(study=SimpleNamespace(absent_truths={"price.truths.llm": "llm.gguf"}))
+    source: Any = SimpleNamespace(
+        study=SimpleNamespace(absent_truths={"price.truths.llm": "llm.gguf"}, runs=(), experiments=(), fit_labels={})
+    )
     drawing = price.price_curves_figure(source, fits="price")
     assert "llm" in drawing.note and len(drawing.data) == 4
     assert {text.get_text() for text in drawing.canvas.axes[0].texts} >= set(NAMES.values())

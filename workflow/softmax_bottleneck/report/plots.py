@@ -4,13 +4,12 @@ The same input gives the same bytes, because an SVG has fixed ids and no date. E
 colours for browsers in dark mode.
 """
 
-import hashlib
 import io
 import itertools
 import math
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
@@ -96,26 +95,45 @@ class Style:
         return {"color": self.colour, "marker": self.marker, "markersize": 6.5, "linestyle": "none"}
 
 
-def styles(models: Sequence[str], study: Study | None = None) -> dict[str, Style]:
-    """Return {model: style} for the models of a figure.
+def styles(models: Iterable[str], study: Study) -> dict[str, Style]:
+    """Return {model: style} of some models, which look the same in every figure of a report on `study`.
 
-    Models in PALETTE have fixed colours. The first model of `study` with a head has the head's colour, if the study
-    lacks the head's model of PALETTE. For other models, a hash of the name chooses a spare colour. No two models share
-    a colour as long as spare colours are left. A model's marker and line style depend on its name only.
+    A model has its colour in PALETTE or, if it is the first of the study with a head that PALETTE shows under a name
+    that the study lacks, this head's colour. The others of the study, and then those of published tables, have spare
+    colours. Models of one experiment have different colours as long as spare ones are left, the small ones first.
     """
-    runs, heads = study.runs if study else (), declarations()
-    first, present = {run.head.name: run.model for run in reversed(runs)}, {run.model for run in runs}
-    lacking = {name: model for name, model in first.items() if (heads[name].published_as or name) not in present}
-    known = {**{model: heads[name].colour for name, model in lacking.items()}, **PALETTE}
-    free, looks = [colour for colour in SPARE if colour not in known.values()], {}
-    for model in models:
-        colour, number = known.get(model), [*PALETTE, model].index(model)
-        if colour is None:
-            pool, number = free or list(SPARE), int(hashlib.sha256(model.encode()).hexdigest(), 16)
-            colour = pool[number % len(pool)]
-            free = [other for other in pool if other != colour]
-        looks[model] = Style(colour, MARKERS[number % len(MARKERS)], DASHES[number % len(DASHES)])
-    return looks
+    shown = list(models)
+    groups = [*(list(e.models) for e in study.experiments), *map(list, study.fit_labels.values())]
+    colours = _coloured({**PALETTE, **_head_colours(study)}, sorted(groups, key=len))
+    colours = _coloured(colours, [shown])
+    looks = {}
+    for place, (model, colour) in enumerate(colours.items()):
+        turn, marker = divmod(place, len(MARKERS))  # models with the colour and marker of others differ in the dash
+        looks[model] = Style(colour, MARKERS[marker], DASHES[(place + turn) % len(DASHES)])
+    return {model: looks[model] for model in shown}
+
+
+def _coloured(colours: Mapping[str, str], groups: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Return {model: colour} with a spare colour for every other model of `groups`, which clashes least in its groups.
+
+    A clash counts the more, the smaller the group.
+    """
+    coloured = dict(colours)
+    spare = [colour for colour in SPARE if colour not in coloured.values()] or SPARE
+    for model in dict.fromkeys(itertools.chain(*groups)):
+        if model not in coloured:
+            beside = [(other, len(group)) for group in groups if model in group for other in group]
+            clashes = {c: sum(size**-2 for other, size in beside if coloured.get(other) == c) for c in spare}
+            coloured[model] = min(spare, key=clashes.__getitem__)
+    return coloured
+
+
+def _head_colours(study: Study) -> dict[str, str]:
+    """Return {model: colour of its head} of the first model of every head that PALETTE shows under another name."""
+    first = {run.head.name: run.model for run in reversed(study.runs)}
+    present, heads = {run.model for run in study.runs}, declarations()
+    lacking = {model: heads[name] for name, model in first.items() if (heads[name].published_as or name) not in present}
+    return {model: head.colour for model, head in lacking.items() if head.colour}
 
 
 # --- canvas ---------------------------------------------------------------------------------------------------------
@@ -297,9 +315,8 @@ def integer(value: float, _position: object = None) -> str:
 def to_svg(canvas: Canvas) -> str:
     """Return the canvas as SVG, with a style sheet that replaces light colours by dark colours in dark mode.
 
-    Panels without data have no axes.
-    To keep a report with dozens of figures small, coordinates are cut to a tenth of a point, fonts
-    are named once, and comments and ids of groups are removed.
+    Panels without data have no axes. To keep a report with dozens of figures small, coordinates are cut to a tenth of a
+    point, fonts are named once, and comments and ids of groups are removed.
     """
     for panel in canvas.axes:
         if not panel.has_data():

@@ -77,6 +77,11 @@ def fits_of(data: r.CorpusData, key: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     return split(rows[rows["table"] == next((name for name in plans if name in set(rows["table"])), "")])
 
 
+def share_closed(kl: pd.Series, kl_softmax: pd.Series) -> pd.Series:
+    """Return the share of the softmax's KL that fits to the same distribution close; negative if they are worse."""
+    return 1.0 - kl / kl_softmax
+
+
 @cache
 def fits(data: r.CorpusData) -> pd.DataFrame:
     """Return a table with one row per fit to a distribution of known rank.
@@ -101,7 +106,7 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
     return joined.assign(
         lost=joined[KL] / joined[KL_NO_CONTEXT],
-        gap_closed=1 - joined[KL] / joined[f"{KL}_softmax"],
+        gap_closed=share_closed(joined[KL], joined[f"{KL}_softmax"]),
         extra=joined["parameters"] / joined["parameters_softmax"] - 1,
     )
 

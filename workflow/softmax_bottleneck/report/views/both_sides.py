@@ -47,7 +47,7 @@ def repeat_figure(source: Source) -> plots.Drawing:
     data = repeated_runs(source.study, source.records, runs)
     if data.empty:
         return plots.only_text("No run on repeated tokens has finished.", data)
-    looks = plots.styles(sorted(set(data["head"])))
+    looks = plots.styles(sorted(set(data["head"])), source.study)
 
     def draw(panel: Any, body: str, column: str) -> None:
         of_body = data[data["body"] == body]

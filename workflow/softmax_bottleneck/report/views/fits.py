@@ -13,8 +13,9 @@ A data frame of fits has one line per fit and these columns:
 `gap_closed` is 1 - KL(fit) / KL(softmax), where both fits have the same distribution, width and seed.
 """
 
+import itertools
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,10 +27,10 @@ from matplotlib.figure import Figure as Canvas
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_UNIFORM, PRESS_RANK, RANK_TRUTH, find
 from softmax_bottleneck.report import numbers, plots
 from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
-from softmax_bottleneck.report.claims.known_distributions import BASELINE, split
+from softmax_bottleneck.report.claims.known_distributions import BASELINE, share_closed, split
 from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.store.errors import UserError
-from softmax_bottleneck.study import schema
+from softmax_bottleneck.study import Study, schema
 
 DISTRIBUTIONS = {"alpha": "α =", "M": "M =", "r": "Rank of the true logits, r ="}
 AXES = {
@@ -75,14 +76,19 @@ class Frames:
                 expected = f"Expected a plan with this setting, or a view by {' or '.join(sorted(known))}"
                 raise UserError(f"options: fits: {problem}. {expected}. Fix: name another plan, setting or view")
         rows = source.records.synthetic
-        both = split(rows[rows["table"] == plan])
-        # Log-probabilities have rank r + 2: logits of rank r, a bias and the log normaliser.
-        fits, truths = (frame.assign(rank=frame["r"] + 2) if "r" in frame else frame for frame in both)
-        if "r" in fits:  # with the fraction of the softmax's KL gap that each fit closes
+        fits, truths = split(rows[rows["table"] == plan])
+        if "r" in fits:
             keys, softmax = ["r", "d", "seed"], fits[fits["model"] == BASELINE]
-            baseline = fits[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].to_numpy(dtype=float)
-            fits = fits.assign(**{GAP_CLOSED: 1.0 - fits[KL] / baseline})
+            of_softmax = fits[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].set_axis(fits.index)
+            fits = fits.assign(rank=fits["r"] + 2, **{GAP_CLOSED: share_closed(fits[KL], of_softmax)})
+            truths = truths.assign(rank=truths["r"] + 2)  # logits of rank r, a bias and the log normaliser
         return cls(fits, truths, dict(source.study.fit_labels.get(plan, {})))
+
+    def looks(self, fits: pd.DataFrame, study: Study) -> dict[str, plots.Style]:
+        """Return the style of each model of `fits`, dashed if another head's number of parameters sets its width."""
+        cut = set(fits[fits["equal"] != ""]["model"])
+        styles = plots.styles([model for model in self.names if model in set(fits["model"])], study)
+        return {model: replace(style, dash=plots.DASHES[1] if model in cut else "-") for model, style in styles.items()}
 
     def having(self, metrics: Sequence[str]) -> pd.DataFrame:
         """Return the fits if all `metrics` are measured, otherwise a frame without lines."""
@@ -120,30 +126,25 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
 
 # --- figures --------------------------------------------------------------------------------------------------------
 def _drawing(
-    frames: Frames, canvas: Canvas, fits: pd.DataFrame, columns: Sequence[str], note: str = ""
+    source: Source, frames: Frames, canvas: Canvas, *, fits: pd.DataFrame, columns: Sequence[str], note: str = ""
 ) -> plots.Drawing:
     """Add a legend to a canvas and return the drawing; its note ends with the numbers of fits and seeds.
 
     Args:
+        source: the experiment with its records.
         frames: the fits of the plan, for the labels of models.
         canvas: the figure, which is complete except for the legend.
         fits: the fits that are drawn; the figure's CSV lists them.
         columns: metrics of the CSV, besides the columns that identify a fit.
         note: beginning of the note.
     """
-    names = {model: name for model, name in frames.names.items() if model in set(fits["model"])}
-    plots.legend(canvas, names, _looks(fits, list(names)))
+    looks = frames.looks(fits, source.study)
+    plots.legend(canvas, {model: frames.names[model] for model in looks}, looks)
     keys = [column for column in ("alpha", "M", "r", "d") if column in fits]
     data = fits[[*keys, "model", "equal", "seed", *columns]].sort_values([*keys, "model", "seed"])
     seeds = fits["seed"].nunique()
-    count = f"{len(fits)} fits of {seeds} seed{'s' if seeds > 1 else ''} are in this figure."
+    count = f"Fits in this figure: {len(fits)}, of {seeds} seed{'s' if seeds > 1 else ''}."
     return plots.Drawing(canvas, data, f"{note} {count}".strip())
-
-
-def _looks(fits: pd.DataFrame, models: Sequence[str]) -> dict[str, plots.Style]:
-    """Return the style of each model, dashed if another head's number of parameters sets its width."""
-    cut = set(fits[fits["equal"] != ""]["model"])
-    return {m: replace(style, dash=plots.DASHES[1] if m in cut else "-") for m, style in plots.styles(models).items()}
 
 
 def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
@@ -181,7 +182,7 @@ def fit_maps_figure(
     if shown.empty:
         return plots.only_text(plots.NOTHING, shown[["model", "seed"]])
     rows = [(alpha, metric) for alpha in levels(shown, "alpha") for metric in metrics]
-    sizes, models = levels(shown, "M"), [m for m in frames.names if m in set(frames.fits["model"])]
+    sizes, models = levels(shown, "M"), list(frames.looks(frames.fits, source.study))
     canvas, axes = plots.panels(2 * len(rows), max(len(models), len(sizes)), 3.1, 2.5)
     for squares, lines, (alpha, metric) in zip(axes[::2], axes[1::2], rows, strict=True):
         of_alpha, label = shown[shown["alpha"] == alpha], find(metric).label
@@ -195,13 +196,13 @@ def fit_maps_figure(
             panel.set(title=title, xlabel="width d", ylabel="words M")
         for panel, size in zip(lines, sizes, strict=False):
             of_size = of_alpha[of_alpha["M"] == size]
-            plots.curves(panel, of_size, "d", metric, _looks(of_size, models), dots=True)
+            plots.curves(panel, of_size, x="d", y=metric, looks=frames.looks(of_size, source.study), dots=True)
             _log_axis(panel, of_size, "d")
             truth = frames.truths[(frames.truths["alpha"] == alpha) & (frames.truths["M"] == size)]
             if metric == KL and len(truth):
-                plots.level(panel, float(truth[KL_UNIFORM].mean()), "no context")
+                plots.level(panel, float(truth[KL_UNIFORM].mean()), "uniform distribution")
             panel.set(title=f"α = {alpha:g}, M = {size:g}", ylabel=label, ylim=(0, None))
-    return _drawing(frames, canvas, shown, metrics)
+    return _drawing(source, frames, canvas, fits=shown, columns=metrics)
 
 
 def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
@@ -216,16 +217,13 @@ def law_uniformity_figure(source: Source, *, fits: str) -> plots.Drawing:
     data = frames.truths[["M", "alpha", "seed", KL_UNIFORM, ENTROPY]].sort_values(["M", "alpha", "seed"])
     data = data.assign(drawn=np.log(data["M"]) - data[ENTROPY])  # KL(P || 1/M) = ln M - H(P)
     canvas, ((axes,),) = plots.panels(1, 1, 6.0, 3.6)
-    for (size, of_size), colour in zip(data.groupby("M"), plots.SPARE, strict=False):
+    for (size, of_size), colour in zip(data.groupby("M"), itertools.cycle(plots.SPARE), strict=False):
         axes.plot(of_size["alpha"], of_size["drawn"], "o", color=colour, markersize=4, label=f"M = {size:g}")
         axes.plot(of_size["alpha"], of_size[KL_UNIFORM], color=colour, linestyle=plots.DASHES[1], linewidth=1.2)
     _log_axis(axes, data, "alpha")
     axes.set(ylabel=find(KL_UNIFORM).label, ylim=(0, None))
     axes.legend()
     return plots.Drawing(canvas, data)
-
-
-REFERENCES = {"d": "Dotted: d = r.", "r": "Dotted: d = r.", "rank": "Dashed: the true distribution itself."}
 
 
 def fit_curves_figure(
@@ -243,6 +241,9 @@ def fit_curves_figure(
     among the metrics, two kinds of fits are left out. Fits of the softmax close no gap by definition. Fits with r <= d
     have no gap to close, because a softmax of width d represents a distribution with logits of rank r <= d exactly.
 
+    Raises:
+        UserError: a curve would be a mean over further settings of the fits, not only over seeds.
+
     Args:
         source: the experiment with its records.
         fits: name of the plan, an entry under `fits` of the study.
@@ -252,60 +253,66 @@ def fit_curves_figure(
         rows: `d` to give each metric a row of panels for each width; empty for one row per metric.
     """
     frames = Frames.of(source, fits, x, panels)
+    _refuse_means(source.study, fits, {x, panels, rows, *(["r"] if x == "rank" else [])})
     shown, with_gap = frames.having(metrics), GAP_CLOSED in metrics
     if with_gap and len(shown):  # where r > d, a softmax cannot represent the distribution
         shown = shown[(shown["r"] > shown["d"]) & (shown["model"] != BASELINE)]
     if shown.empty:
         return plots.only_text(plots.NOTHING, shown[["model", "seed"]])
-    models = [model for model in frames.names if model in set(shown["model"])]
+    notes: dict[str, None] = {}  # in the order of drawing
 
     def draw(panel: Axes, row: tuple[str, float], value: float) -> None:
         metric, level = row
         in_panel = shown[(shown[panels] == value) & (shown[rows] == level if rows else True)]
-        plots.curves(panel, in_panel, x, metric, _looks(in_panel, models), dots=True)
+        plots.curves(panel, in_panel, x=x, y=metric, looks=frames.looks(in_panel, source.study), dots=True)
         _log_axis(panel, in_panel, x)
         second = f", {rows} = {level:g}" if rows else ""
         panel.set(ylabel=find(metric).label, title=f"{panels} = {value:g}{second}")
-        _references(panel, frames.truths, in_panel, x, metric)
+        of_truth = TRUE_RANKS.get(metric, metric)
+        is_known = x == "rank" and of_truth in frames.truths
+        _scale(panel, in_panel[metric], metric, is_rank=is_known)
+        if is_known:
+            exact = frames.truths.groupby("rank")[of_truth].mean()
+            panel.plot(exact.index, exact, color=plots.LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
+            notes["Dashed: the true distribution itself."] = None
         if {x, panels} == {"d", "r"} and in_panel[x].min() <= value <= in_panel[x].max():
             panel.axvline(value, color=plots.LIGHT.muted, linewidth=1, linestyle=plots.DASHES[2])
+            notes["Dotted: d = r."] = None
+        if metric == GAP_CLOSED and (in_panel[metric] < LEAST_SHARE).any():
+            notes["Shares below −100 % are off the scale."] = None
 
     lines = [(metric, level) for metric in metrics for level in levels(shown, rows) or [0.0]]
-    canvas = plots.crossed(lines, levels(shown, panels), 3.1, 2.8, draw)
-    columns, notes = list(metrics), [REFERENCES.get(x, "")]
-    if with_gap:
-        columns += ["width", "parameters"]
-        notes += ["Shares below −100 % are off the scale."] if (shown[GAP_CLOSED] < LEAST_SHARE).any() else []
-    return _drawing(frames, canvas, shown, columns, " ".join(filter(None, notes)))
+    canvas = plots.crossed(lines, levels(shown, panels), width=3.1, height=2.8, draw=draw)
+    columns = [*metrics, *(("width", "parameters") if with_gap else ())]
+    return _drawing(source, frames, canvas, fits=shown, columns=columns, note=" ".join(notes))
 
 
-def _references(axes: Axes, truths: pd.DataFrame, fits: pd.DataFrame, x: str, metric: str) -> None:
-    """Draw the reference values of a metric in a panel, and choose the scale of the y axis.
+def _refuse_means(study: Study, plan: str, named: Set[str]) -> None:
+    """Raise UserError if curves against the settings `named` would be means over further settings of a plan."""
+    values: dict[str, set[str]] = {key: set() for key in (*DISTRIBUTIONS, "d")}
+    for unit in study.fits.get(plan, ()):
+        for condition in (unit.condition, *(fit.condition for fit in unit.fits)):
+            for key, _, value in (part.partition("=") for part in condition.split(";")):
+                values.get(key, set()).add(value)
+    if further := [key for key, found in values.items() if key not in named and len(found) > 1]:
+        problem = f"{plan!r} has several values of {further[0]}, which no axis, panel or row shows"
+        raise UserError(f"options: {problem}. Expected x, panels and rows that name every setting. Fix: name it, too")
 
-    The first case that applies counts:
 
-    * `metric` is `gap_closed`: the reference is the softmax, at 0 %. The linear y axis starts at LEAST_SHARE or above.
-    * `x` is `rank`, and the metric of the true distribution is known: it is the reference. The y axis is logarithmic.
-    * Otherwise there is no reference. The y axis is logarithmic if the positive values span more than a factor of 20.
+def _scale(axes: Axes, values: pd.Series, metric: str, *, is_rank: bool) -> None:
+    """Choose the y axis of a panel by the values of a metric.
 
-    Args:
-        axes: the panel.
-        truths: a frame with one line per true distribution: its settings, seed and exact metrics.
-        fits: the fits that this panel shows, one line per fit (see the module's docstring).
-        x: column on the x axis.
-        metric: metric on the y axis.
+    Gaps closed are percentages, beside the softmax at 0 %, and start at LEAST_SHARE or above. Ranks (`is_rank`) have a
+    logarithmic axis of base 2, and so have other metrics, of base 10, whose positive values span more than a factor 20.
     """
+    positive = values[values > 0]
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))
         axes.set_ylim(bottom=max(axes.get_ylim()[0], LEAST_SHARE))
-    elif x == "rank" and (of_truth := TRUE_RANKS.get(metric, metric)) in truths:
-        exact = truths.groupby("rank")[of_truth].mean()
-        axes.plot(exact.index, exact, color=plots.LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
+    elif is_rank:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plots.integer)
-    else:
-        positive = fits[metric][fits[metric] > 0]
-        if len(positive) and positive.max() > 20 * positive.min():
-            plots.log_y(axes)
-            axes.set_ylim(bottom=max(float(positive.min()) / 1.5, float(positive.max()) * 1e-5))
+    elif len(positive) and positive.max() > 20 * positive.min():
+        plots.log_y(axes)
+        axes.set_ylim(bottom=max(float(positive.min()) / 1.5, float(positive.max()) * 1e-5))

@@ -145,7 +145,7 @@ def training_figure(source: Source) -> plots.Drawing:
         for line in source.records.curve(run.path)
     ]
     data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", VALID_PPL])
-    looks = plots.styles(list(source.models))
+    looks = plots.styles(source.models, source.study)
 
     def draw(row: plots.Panels, dataset: str, epochs: pd.DataFrame) -> None:
         (panel,), lowest = row, epochs[VALID_PPL].min()

@@ -104,7 +104,7 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
         return plots.only_text(plots.NOTHING, pd.DataFrame(columns=["truth", "model"]))
     data = pd.json_normalize([asdict(price) | {"verdict": price.verdict} for price in found], sep="_")
     data = data.drop(columns=[name for name in data if str(name).endswith(("_n", "_spread", "_units"))])
-    truths, looks = dict.fromkeys(data["truth"]), plots.styles(list(frames.names))
+    truths, looks = dict.fromkeys(data["truth"]), plots.styles(frames.names, source.study)
     canvas, axes = plots.panels(-(-len(truths) // 2), 2, 5.6, 4.4)
     widths, lowest = sorted(set(data["width"])), data["share_value"].min() / 1.5
     top = data[["share_value", "share_high"]].replace(np.inf, MARGIN).max(axis=None)

@@ -320,7 +320,7 @@ def spectrum_figure(
         first: number of leading singular values in a `first` panel.
         top: upper end of the y axis of a `first` panel.
     """
-    data, looks = _singular_values(source, panels), plots.styles(list(source.models), source.study)
+    data, looks = _singular_values(source, panels), plots.styles(source.models, source.study)
     names = {model: plots.short_name(source.study, model) for model in source.models}
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
@@ -390,7 +390,7 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
     The option `snapshots` is read by the step `train` and not used here. If true, that step keeps the weights of some
     epochs, so that their ranks can be measured.
     """
-    columns, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(list(source.models), source.study)
+    columns, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(source.models, source.study)
     names = {model: plots.short_name(source.study, model) for model in source.models}
     rows = [
         (dataset, model, run.seed, *map(line.get, columns))

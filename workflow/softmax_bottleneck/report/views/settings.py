@@ -181,7 +181,7 @@ def learned_function_figure(source: Source) -> plots.Drawing:
                 curve[["initial", "learned"]] -= zero[["initial", "learned"]]
                 frames.append(curve.assign(dataset=dataset, model=run.model, seed=run.seed)[list(frames[0])])
     data = pd.concat(frames[1:] or frames, ignore_index=True)
-    looks = plots.styles(list(source.models), source.study)
+    looks = plots.styles(source.models, source.study)
 
     def draw(row: plots.Panels, dataset: str, own: pd.DataFrame) -> None:
         left, right = row

@@ -42,7 +42,7 @@ def tuning_figure(source: Source) -> plots.Drawing:
     data = pd.DataFrame(rows, columns=["dataset", "model", "setting", "value", metrics.VALID_PPL, "best", "interior"])
     if tuning is None or data.empty:
         return plots.only_text("This study tunes no model, or no trial has ended.", data)
-    looks = plots.styles(list(source.models), source.study)
+    looks = plots.styles(source.models, source.study)
 
     def draw(panels: plots.Panels, dataset: str, trials: pd.DataFrame) -> None:
         for panel, axis in zip(panels, axes, strict=True):

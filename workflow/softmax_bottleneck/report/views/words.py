@@ -261,7 +261,7 @@ def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, s
         plots.empty(axes, f"{title}: nothing to show")
         return
     spots = data[["group", "context", "target"]].drop_duplicates()
-    looks, names = plots.styles(list(source.rows), source.study), list[str]()
+    looks, names = plots.styles(source.rows, source.study), list[str]()
     for height, model in enumerate(model for model in source.rows if model in shown):
         hit = data[data["model"] == model][side].to_numpy(dtype=float)
         for value, fill in ((1, "full"), (0, "none")):
