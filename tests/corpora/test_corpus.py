@@ -34,7 +34,7 @@ def test_token_hash_is_of_the_words_not_of_the_ids():
 
 def test_expected_counts_name_what_differs():
     made = small()
-    found = corpus.counts(made)
+    found = corpus.counts_and_hash(made)
     corpus.check_expected(made, found)
     with pytest.raises(DataError, match="small: valid tokens: expected 4, got 3"):
         corpus.check_expected(made, {"tokens": {"train": 8, "valid": 4}})
@@ -106,9 +106,13 @@ def test_saved_corpora_come_back_and_damage_is_noticed(tmp_path):
     assert (back.name, back.words) == (made.name, made.words)
     assert all(np.array_equal(back.splits[split], made.splits[split]) for split in corpus.SPLITS)
     assert artefacts.read_json(tmp_path / "vocabulary.json")["provenance"]["parents"] == {"train.txt": "0" * 64}
-    artefacts.write_npy(tmp_path / "test.npy", made.valid)  # sound, but another corpus'
-    with pytest.raises(DataError, match="test tokens"):
-        corpus.load(tmp_path)
+    with pytest.raises(DataError, match="or of other code; run the step tokenise again"):
+        corpus.load(tmp_path, "other")
+    size, first = made.vocabulary_size, made.test[0]
+    for other in ([*made.test, 0], [size, *made.test[1:]], [first - size, *made.test[1:]], made.test[::-1]):
+        artefacts.write_npy(tmp_path / "test.npy", np.array(other, np.int32))  # sound, but another corpus'
+        with pytest.raises(DataError, match=f"{tmp_path}: files of different texts.*; run the step tokenise"):
+            corpus.load(tmp_path)
     flip(tmp_path / "train.npy")
     with pytest.raises(DataError, match=r"train\.npy: content does not match"):
         corpus.load(tmp_path)

@@ -9,8 +9,9 @@ from corpus_project import TEXTS, error_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from softmax_bottleneck import study as config
-from softmax_bottleneck.corpora import corpus, split_overlap, words
+from softmax_bottleneck.corpora import corpus, words
 from softmax_bottleneck.corpora.corpus import EOS, UNK
+from softmax_bottleneck.corpora.corpus_warnings import corpus_warnings
 from softmax_bottleneck.store.errors import DataError
 from test_archives import packed
 
@@ -133,7 +134,7 @@ def test_the_published_text_is_known_by_its_tokens(project, archive, change):
         files = {f"{split}.txt": {"path": "a.bin", "member": f"{folder}{split}.tokens"} for split in TEXTS}
         project.declare(files, expected=published())
     assert project.call("download") == 0 and project.call("tokenise") == 0
-    assert corpus.counts(corpus.load(project.tokens)) == published()
+    assert corpus.counts_and_hash(corpus.load(project.tokens)) == published()
     assert config.load_dataset("x", project.folder).identity == published()["token_sha256"]  # and with it the run_ids
 
 
@@ -157,8 +158,18 @@ def test_a_share_is_of_the_longer_lines():
     lines = {"train": ["a b c d e f g h", "a b", "h g f e d c b a"], "valid": ["a b", "h g f e d c b a", "c " * 9]}
     lines["test"] = ["a b"]
     made = words.from_words("x", {s: [w for line in ls for w in [*line.split(), "<eos>"]] for s, ls in lines.items()})
-    assert split_overlap.overlap(made, "valid", "train") == 0.5
-    assert split_overlap.overlap(made, "test", "train") == 0.0
+    shared = [line for line in corpus_warnings(made) if "lines" in line]
+    assert shared == ["50% of the lines of valid with 8 words or more also occur in train"]
+
+
+def test_only_valid_and_test_may_be_unlike_train():
+    made = small(train="the cat <unk> <unk>\n", test="the <unk>\n")
+    assert corpus_warnings(made) == [
+        "50% of the words of train are <unk>: train may be too short",
+        "50% of the words of test are <unk>: test may be of another kind than train, or too short",
+    ]
+    only_ends = np.zeros(3, np.int32)
+    assert corpus_warnings(corpus.Corpus("ends", (EOS,), only_ends, only_ends, only_ends)) == []
 
 
 @pytest.mark.fault("B19")

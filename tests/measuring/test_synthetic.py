@@ -112,7 +112,7 @@ def test_every_trained_matrix_has_a_control_with_its_lengths_and_biases(monkeypa
     """Compare with normal rows scaled one by one in float64; rows of length 1 are those of a plain random matrix."""
     weight, bias = torch.randn(12, 3, generator=torch.manual_seed(1)).exp(), torch.arange(12.0)
     head = SimpleNamespace(is_log_linear=True, decoder=SimpleNamespace(parameters=lambda: (weight, bias)))
-    model, matrices, largest = nullcontext(SimpleNamespace(head=head)), [], TopTokens((1,), 3, 0.0)
+    model, matrices, largest = nullcontext(SimpleNamespace(head=head)), [], TopTokens(((0, 2), (1, 1)), 3, 0.0)
     monkeypatch.setattr(synthetic_experiments.trained, "loaded", lambda run, folder: model)
     monkeypatch.setattr(ranks, "top_tokens", lambda *layer: matrices.append(layer) or largest)
     study = SimpleNamespace(store=SimpleNamespace(run_folder=lambda path: path))
@@ -120,6 +120,7 @@ def test_every_trained_matrix_has_a_control_with_its_lengths_and_biases(monkeypa
     rows = synthetic_experiments.top_tokens(study, runs)
     for seed, (control, its_bias), row in zip((1, 2), matrices[1:4:2], rows[1:4:2], strict=True):
         assert (row["model"], row["seed"]) == ("softmax-random-directions", seed) and its_bias.tolist() == bias.tolist()
+        assert (row["condition"], row["value"], row["draw"]) == ("V=12;d=3;undecided=1", 1, 1)
         normal = np.random.default_rng(derive(seed, "top tokens", "ptb", "softmax")).standard_normal((12, 3))
         for new, given, free in zip(control, weight.tolist(), normal, strict=True):
             assert new == pytest.approx(free * math.hypot(*given) / math.hypot(*free), rel=1e-6)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax, softmax
 from softmax_bottleneck.own_model import inputs, log_probs, measures, rank
+from softmax_bottleneck.ranks import TopTokens
 from softmax_bottleneck.store.errors import DataError
 from softmax_bottleneck.study import read
 
@@ -59,6 +60,12 @@ def test_unargmaxable_words_are_found_in_files(files) -> None:
     np.save("line.npy", np.arange(5.0)[:, None] * [[1.0, 2.0]])
     alone = read(inputs.Request, {"weight": ["line.npy"], "weights_only": True}, "test")
     assert rank.rank(alone, lambda line: None, Path("export")).measures.words.never == (1, 2, 3)
+
+
+def test_undecided_draws_leave_two_numbers() -> None:
+    rows = dict(rank._measure_rows(measures.Measures(top=TopTokens(((8, 8), (7, 9)), 9, 0.0))))
+    expected = "7 to 8 in 95 % of 2 draws (0 to 9), 8 to 9 in half; 1 undecided"
+    assert rows["top tokens of any probabilities"] == expected
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int16, np.uint16])

@@ -1,5 +1,6 @@
 """The tokens of any probabilities at the top of a softmax, compared with linear programs over all words at once."""
 
+import itertools
 import math
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_every_draw_has_the_m_of_programs_over_all_words(kind: str, words: int, 
         assert possible == [_is_realisable(layer, tokens[:m], log_p[:m], math.inf) for m in range(1, most + 1)]
         largest.append(min(sum(possible), words - 1))
     found = top_tokens(weight, bias, draws=8)
-    assert found is not None and found.largest == tuple(sorted(largest)) and not lp_calls
+    assert found is not None and found.bounds == tuple((m, m) for m in largest) and not lp_calls
 
 
 @pytest.fixture
@@ -70,12 +71,12 @@ def test_in_a_plane_two_neighbours_on_the_hull_can_have_any_probabilities() -> N
     weight = np.column_stack([np.cos(angle), np.sin(angle)])
     assert len(ConvexHull(weight).vertices) == 8
     found = top_tokens(weight, draws=30)
-    assert found is not None and min(found.largest) >= 1 and found.most == 3
+    assert found is not None and min(found.bounds) >= (1, 1) and found.most == 3
 
 
 def test_as_many_dimensions_as_words_allow_all() -> None:
     found = top_tokens(np.random.default_rng(0).normal(size=(6, 9)), draws=5)
-    assert found is not None and found.largest == (5,) * 5 and (found.m, found.median) == (5, 5)
+    assert found is not None and found.bounds == ((5, 5),) * 5 and found.m == found.median == (5, 5)
 
 
 def test_two_equal_words_never_lead_together() -> None:
@@ -83,17 +84,45 @@ def test_two_equal_words_never_lead_together() -> None:
     found = top_tokens(weight, draws=60)
     assert found is not None
     first = [np.random.default_rng([0, draw]).choice(4, 3, replace=False)[0] for draw in range(60)]
-    assert found.largest.count(0) == sum(token < 2 for token in first)  # its copy ties with it
+    assert [m == 0 for m, _ in found.bounds] == [token < 2 for token in first]  # its copy ties with it
 
 
 def test_the_interval_holds_with_the_probability_of_order_statistics() -> None:
     """Enclose the 5 % quantile of 80 uniform numbers by the 1st and 9th with 95 % or more (binomial distribution)."""
-    found = TopTokens(tuple(range(101, 181)), 200, 0.0)
+    found = TopTokens(tuple((m, m) for m in range(101, 181)), 200, 0.0)
     low, high = found.interval
     place = [value - 100 for value in (low, high)]  # from 1
     inside = binom.cdf(place[1] - 1, 80, 0.05) - binom.cdf(place[0] - 1, 80, 0.05)
-    assert inside >= 0.95 and place[0] >= 1 and found.m == 105 and found.median == 141
-    assert TopTokens((3, 4, 5), 9, 0.0).interval[0] == 0  # three draws bound nothing from below
+    assert inside >= 0.95 and place[0] >= 1 and found.m == (105, 105) and found.median == (141, 141)
+    assert TopTokens(((3, 3), (4, 4), (5, 5)), 9, 0.0).interval == (0, 4)  # three draws bound nothing from below
+
+
+def test_bounds_hold_whatever_undecided_draws_are() -> None:
+    decided = [(m, m) for m in range(101, 178)]
+    found = TopTokens((*decided, *[(90, 190)] * 3), 200, 0.0)
+    cases = [
+        TopTokens((*decided, *((m, m) for m in values)), 200, 0.0)
+        for values in itertools.combinations_with_replacement((90, 103, 130, 150, 190), 3)
+    ]
+    assert found.undecided == 3 and not any(case.undecided for case in cases)
+    assert found.m == (min(case.m[0] for case in cases), max(case.m[1] for case in cases)) == (102, 105)
+    assert found.median == (min(case.median[0] for case in cases), max(case.median[1] for case in cases))
+    assert found.interval == (min(case.interval[0] for case in cases), max(case.interval[1] for case in cases))
+
+
+def test_no_draw_depends_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search draws that are not monotone, whose m depends on the first m tried, beside others of a larger m."""
+
+    def realisable(layer: Layer, tokens: np.ndarray, *rest: object) -> bool | None:
+        if tokens[0] % 3 == 0:
+            return True if len(tokens) < 6 else None
+        return len(tokens) <= 3 or (len(tokens) <= 9 and (tokens[0] % 3 == 1 or len(tokens) >= 7))
+
+    monkeypatch.setitem(top_tokens.__globals__, "_is_realisable", realisable)
+    found = top_tokens(np.zeros((1000, 16)), draws=30)
+    assert found is not None
+    first = [np.random.default_rng([0, draw]).choice(1000, 17, replace=False)[0] for draw in range(30)]
+    assert found.bounds == tuple({0: (5, 17), 1: (9, 9), 2: (3, 3)}[token % 3] for token in first)
 
 
 def test_no_time_no_result() -> None:

@@ -59,11 +59,11 @@ def test_claims_compare_coverage(claim: str, records: Records, expected: str) ->
     assert verdict(claim, records) == expected
 
 
-def tops(*matrices: tuple[str, str, int, int, int]) -> Records:
+def tops(*matrices: tuple[str, str, int, int, int], more: str = "") -> Records:
     """Return 80 draws per matrix (dataset, model, seed, d, level), at V = 2,000, spread around a level."""
     shape = {"source": "measured", "table": "top tokens", "metric": "top_m", "std": np.nan, "n": 1, "run_id": ""}
     rows = [
-        (dataset, model, seed, f"V=2000;d={d}", level + number // 10)
+        (dataset, model, seed, f"V=2000;d={d}{more}", level + number // 10)
         for dataset, model, seed, d, level in matrices
         for number in range(80)
     ]
@@ -78,6 +78,13 @@ def test_top_tokens_are_order_statistics_of_the_draws() -> None:
     (row,) = both_sides.top_sizes(tops((*RANDOM, 64, 7))).to_dict("records")
     assert (row["V"], row["d"], row["draws"]) == (2000, 64, 80)
     assert (row["top_m"], row["low"], row["high"], row["median"]) == (7, 7, 7, 11)  # 1st, 5th and 9th of 80: all 7
+
+
+def test_undecided_draws_widen_the_interval_and_leave_the_claim() -> None:
+    records = tops((*RANDOM, 32, 7), ("ptb-small", "softmax", 1, 32, 9), more=";undecided=5")
+    row = both_sides.top_sizes(records).iloc[-1]
+    assert (row["draws"], row["undecided"], row["top_m"], row["low"], row["high"]) == (85, 5, 0, 0, 9)
+    assert verdict("top-m-trained", records) == CANNOT
 
 
 @pytest.mark.parametrize(("level", "expected"), [(7, REPRODUCED), (2, NOT_REPRODUCED)])

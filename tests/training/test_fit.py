@@ -82,8 +82,10 @@ def test_distributions_of_a_language_are_its_true_ones():
     truth, law = make_language(settings), laws.language(settings)
     assert law.entropy_nats == pytest.approx(truth.entropy_nats, rel=1e-5)
     assert law.no_context_nats == pytest.approx(entropy(truth.unigram_V) - truth.entropy_nats, rel=1e-4)
-    assert law.facts["rank_truth"] == truth.rank == 11
+    assert law.facts == {"rank_truth": 11} and truth.rank == 11
     assert len(law.p_NM) == truth.reachable_C.sum()
+    with pytest.raises(UserError, match="'languages' is unknown"):
+        laws.make_distributions("languages", LAW, 1)
 
 
 def test_every_update_has_its_own_sample_with_the_true_frequencies():

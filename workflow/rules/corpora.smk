@@ -31,6 +31,6 @@ rule tokenise:
         "../../envs/environment.yaml"
     params:
         identity=lambda wildcards: settings.load_dataset(wildcards.dataset, STUDY_FILE.resolve().parent).identity,
-        code=step_code("tokenise", "corpora.split_overlap"),
+        code=step_code("tokenise", "corpora.corpus_warnings"),
     shell:
         "python -m softmax_bottleneck tokenise --dataset {wildcards.dataset:q} --log {log:q}"

@@ -46,7 +46,7 @@ class Corpus:
     @property
     def splits(self) -> dict[str, NDArray[np.int32]]:
         """The three token streams by name, in the order train, valid, test."""
-        return {"train": self.train, "valid": self.valid, "test": self.test}
+        return {split: getattr(self, split) for split in SPLITS}
 
 
 def token_sha256(corpus: Corpus) -> str:
@@ -62,7 +62,7 @@ def token_sha256(corpus: Corpus) -> str:
     return digest.hexdigest()
 
 
-def counts(corpus: Corpus) -> dict[str, Any]:
+def counts_and_hash(corpus: Corpus) -> dict[str, Any]:
     """Return token counts, vocabulary size and hash of a corpus.
 
     The keys are `tokens` ({split: number}), `vocabulary_size` and `token_sha256` (the hash of all words), as in the
@@ -84,14 +84,12 @@ def check_expected(corpus: Corpus, expected: Mapping[str, Any]) -> None:
     Raises:
         DataError: a value differs.
     """
-    counted = counts(corpus)
+    counted = counts_and_hash(corpus)
     pairs = [(f"{split} tokens", counted["tokens"][split], want) for split, want in expected.get("tokens", {}).items()]
     pairs += [(key, counted[key], expected[key]) for key in ("vocabulary_size", "token_sha256") if key in expected]
     for what, got, want in pairs:
         if got != want:
-            raise DataError(
-                f"{corpus.name}: {what}: expected {want}, got {got}; this is another text than the declared one"
-            )
+            raise DataError(f"{corpus.name}: {what}: expected {want}, got {got}; this is not the declared text")
 
 
 # --- streams --------------------------------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ def save(corpus: Corpus, folder: Path, parents: Mapping[str, str] | None = None,
     """
     for split, ids in corpus.splits.items():
         artefacts.write_npy(folder / f"{split}.npy", ids)
-    facts = {"name": corpus.name, "words": list(corpus.words), "tokens_id": tokens_id, **counts(corpus)}
+    facts = {"name": corpus.name, "words": list(corpus.words), "tokens_id": tokens_id, **counts_and_hash(corpus)}
     artefacts.write_json(folder / VOCABULARY_FILE, facts | {"provenance": provenance.block(parents)})
 
 
@@ -164,15 +162,16 @@ def load(folder: Path, tokens_id: str | None = None) -> Corpus:
     `tokens_id` is the expected identifier of the dataset and the tokenising code (None: any).
 
     Raises:
-        DataError: a file is missing or damaged, the counts or the hash of the tokens differ from those in
-            vocabulary.json, or the saved identifier differs from `tokens_id`.
+        DataError: a file is missing or damaged, an id is not in the dictionary, the counts or the hash of the tokens
+            differ from those in vocabulary.json, or the saved identifier differs from `tokens_id`.
     """
     facts = artefacts.read_json(folder / VOCABULARY_FILE)
-    if tokens_id not in (None, facts["tokens_id"]):
-        raise DataError(
-            f"{folder}: tokens of another text, or made by other code than now; run the step tokenise again"
-        )
     streams = {split: artefacts.read_npy(folder / f"{split}.npy") for split in SPLITS}
     corpus = Corpus(facts["name"], tuple(facts["words"]), **streams)
-    check_expected(corpus, {key: facts[key] for key in ("tokens", "vocabulary_size", "token_sha256")})
+    if (
+        tokens_id not in (None, facts["tokens_id"])
+        or any(ids.min() < 0 or ids.max() >= corpus.vocabulary_size for ids in streams.values())
+        or facts != facts | counts_and_hash(corpus)
+    ):
+        raise DataError(f"{folder}: files of different texts or of other code; run the step tokenise again")
     return corpus

@@ -9,11 +9,11 @@ In a synthetic language (corpora/language.py), the distributions are those of al
 the stationary probabilities of the contexts. The matrix of their log-probabilities has an exactly known rank.
 Natural distributions, of a language model on a text, are read from a file that the step `truth` writes.
 
-Shapes: N contexts, M words.
+Shapes: N contexts, R contexts of a block, M words.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ from scipy import special
 from softmax_bottleneck.corpora.language import make_language
 from softmax_bottleneck.ranks import Spectrum, gram_singular_values
 from softmax_bottleneck.store import artefacts
-from softmax_bottleneck.store.errors import DataError
+from softmax_bottleneck.store.errors import DataError, UserError
 from softmax_bottleneck.store.seeds import derive
 from softmax_bottleneck.study import truths
 from softmax_bottleneck.study.languages import LanguageSettings
@@ -52,22 +52,19 @@ class KnownDistributions:
     facts: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
-    def joint_NM(self) -> Array:
-        """The joint probability of each pair (context, word): the context's weight times P*."""
-        return self.weight_N[:, None] * self.p_NM
-
-    @cached_property
     def entropy_N(self) -> Array:
         """The entropy of every distribution in nats; a word of probability zero adds nothing."""
-        return np.concatenate([-special.xlogy(part := block.astype(np.float64), part).sum(1) for block in self.blocks])
+        return np.concatenate([special.entr(p_RM).sum(1) for _, p_RM in self.blocks])
 
     @property
-    def blocks(self) -> list[Floats]:
-        """The rows of P*, split into arrays of at most BLOCK contexts.
+    def blocks(self) -> Iterator[tuple[Array, Array]]:
+        """The weights and rows of P* of at most BLOCK contexts at a time, in float64.
 
-        Code that needs float64 converts one array at a time, which avoids a float64 copy of all of P*.
+        So no code needs a float64 copy of all of P*.
         """
-        return [self.p_NM[start : start + BLOCK] for start in range(0, len(self.p_NM), BLOCK)]
+        for start in range(0, len(self.p_NM), BLOCK):
+            part = slice(start, start + BLOCK)
+            yield self.weight_N[part], self.p_NM[part].astype(np.float64)
 
     @property
     def entropy_nats(self) -> float:
@@ -81,10 +78,8 @@ class KnownDistributions:
         The best such Q is the mean of P*, weighted by the probabilities of the contexts. A model that predicts P*
         exactly has KL zero. So the result is the most that a model can gain by reading the context.
         """
-        mean_M = np.zeros(self.p_NM.shape[1])
-        for start, block in zip(range(0, len(self.p_NM), BLOCK), self.blocks, strict=True):
-            mean_M += self.weight_N[start : start + BLOCK] @ block.astype(np.float64)
-        return float(-special.xlogy(mean_M, mean_M).sum()) - self.entropy_nats
+        mean_M = sum(weight_R @ p_RM for weight_R, p_RM in self.blocks)
+        return float(special.entr(mean_M).sum()) - self.entropy_nats
 
 
 def natural(folder: Path) -> KnownDistributions:
@@ -108,10 +103,15 @@ def make_distributions(kind: str, law: Mapping[str, Any], seed: int) -> KnownDis
         law: parameters by name. For "dirichlet": `alpha` (the concentration), `words` and `contexts` (their numbers).
             For "language": the language's settings, such as `rank`, i.e. the fields of `LanguageSettings` but `seed`.
         seed: seed of the distributions.
+
+    Raises:
+        UserError: the kind is unknown.
     """
     if kind == "dirichlet":
         return dirichlet(law["alpha"], law["words"], law["contexts"], seed)
-    return language(LanguageSettings.from_mapping({**law, "seed": seed}))
+    if kind == "language":
+        return language(LanguageSettings.from_mapping({**law, "seed": seed}))
+    raise UserError(f"kind: {kind!r} is unknown. Expected 'dirichlet' or 'language'")
 
 
 def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistributions:
@@ -124,9 +124,8 @@ def dirichlet(alpha: float, words: int, contexts: int, seed: int) -> KnownDistri
     for start in range(0, contexts, BLOCK):
         rng = np.random.default_rng(derive(seed, "dirichlet", repr(float(alpha)), words, start))
         p_NM[start : start + BLOCK] = rng.dirichlet(np.full(words, alpha), min(BLOCK, contexts - start))
-    return KnownDistributions(
-        p_NM, np.full(contexts, 1.0 / contexts), {"kl_uniform_nats": dirichlet_divergence(alpha, words)}
-    )
+    facts = {"kl_uniform_nats": dirichlet_divergence(alpha, words)}
+    return KnownDistributions(p_NM, np.full(contexts, 1.0 / contexts), facts)
 
 
 def dirichlet_divergence(alpha: float, words: int) -> float:
@@ -142,15 +141,15 @@ def dirichlet_divergence(alpha: float, words: int) -> float:
 def language(settings: LanguageSettings) -> KnownDistributions:
     """Return the true distributions of a synthetic language in all contexts that can occur.
 
-    The weights are the stationary probabilities of the contexts. The entries of the result's `facts` are `rank_truth`,
-    the exact rank of log P*, and `entropy_ppl`, the exponential of the language's entropy rate.
+    The weights are the stationary probabilities of the contexts. The only entry of the result's `facts` is
+    `rank_truth`, the exact rank of log P*.
     """
     truth = make_language(settings)
     reachable_N = truth.reachable_C
     log_p_NM = truth.log_p_CV[reachable_N]
     weight_N = truth.weight_C[reachable_N]
-    facts = {"rank_truth": float(truth.rank), "entropy_ppl": math.exp(truth.entropy_nats)}
-    return KnownDistributions(np.exp(log_p_NM).astype(np.float32), weight_N / weight_N.sum(), facts)
+    p_NM = np.exp(log_p_NM).astype(np.float32)
+    return KnownDistributions(p_NM, weight_N / weight_N.sum(), {"rank_truth": float(truth.rank)})
 
 
 def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -> Floats:
@@ -161,14 +160,15 @@ def fresh_sample(known: KnownDistributions, size: int, seed: int, update: int) -
     number of the training update. Resumed fits and fits of other heads therefore see the same samples.
     """
     rng = np.random.default_rng(derive(seed, "fresh sample", update))
-    counts_NM: Floats = rng.poisson(known.joint_NM * size).astype(np.float32)
+    counts = [rng.poisson(weight_R[:, None] * p_RM * size).astype(np.float32) for weight_R, p_RM in known.blocks]
+    counts_NM: Floats = np.concatenate(counts)
     counts_NM /= size
     return counts_NM
 
 
 def spectrum_of(known: KnownDistributions) -> Spectrum:
     """Return the singular values of the matrix of log P* [N, M]; all probabilities must be positive."""
-    return gram_singular_values([np.log(block.astype(np.float64)) for block in known.blocks], known.p_NM.shape[1])
+    return gram_singular_values((np.log(p_RM) for _, p_RM in known.blocks), known.p_NM.shape[1])
 
 
 def squared_error_bound(sigma: Array, rank: int) -> float:

@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from softmax_bottleneck.corpora.corpus import EOS, SPLITS, UNK
-from softmax_bottleneck.corpora.split_overlap import split_overlap_warnings, unknown_shares
+from softmax_bottleneck.corpora.corpus_warnings import corpus_warnings, unknown_shares
 from softmax_bottleneck.corpora.words import decode_line, from_words, words_of
 from softmax_bottleneck.extras import plan
 from softmax_bottleneck.store import errors, progress, schema
@@ -97,7 +97,7 @@ def new_study(options: argparse.Namespace, say: progress.Say) -> None:
     study = load_study(into / f"{name}.yaml")
     shares = ", ".join(f"{split} {share:.1%}" for split, share in unknown_shares(corpus).items())
     say(f"{name}: {len(corpus.train)} tokens in train; share of {UNK}: {shares}")
-    for warning in split_overlap_warnings(corpus):
+    for warning in corpus_warnings(corpus):
         say(f"warning: {name}: {warning}")
     say(f"wrote {study.file} and {study.file.parent / 'datasets' / study.file.name}")
     print(f"{plan.text(study)}\n\nmake reproduce CONFIG={study.file}")

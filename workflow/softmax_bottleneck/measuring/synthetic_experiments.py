@@ -247,7 +247,8 @@ def top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
     """Return the largest m of every draw (see `ranks.top_tokens`), for trained and for random output matrices.
 
     Runs whose head is not log-linear are left out. Random matrices have normal entries, the sizes of the trained ones,
-    and those in TOP_SIZES. A control has the row lengths and biases of a trained matrix, and random directions.
+    and those in TOP_SIZES. A control has the row lengths and biases of a trained matrix, and random directions. There
+    is a row per decided draw; the condition tells how many draws are undecided, if any.
     """
     rows, sizes = list[Row](), set(TOP_SIZES)
     for run in runs:
@@ -266,12 +267,15 @@ def top_tokens(study: Study, runs: Sequence[Run]) -> list[Row]:
 
 
 def _top_rows(weight_VD: Array, bias_V: Array | None, dataset: str, model: str, seed: int) -> Iterator[Row]:
-    tokens = ranks.top_tokens(weight_VD, bias_V)
-    for draw, value in enumerate(tokens.largest if tokens else ()):
-        yield {
-            **{"source": "measured", "table": "top tokens", "dataset": dataset, "model": model, "seed": seed},
-            **{"condition": "V={};d={}".format(*weight_VD.shape), "metric": "top_m", "value": value, "draw": draw},
-        }
+    top = ranks.top_tokens(weight_VD, bias_V)
+    assert top  # without a limit of time, every draw is begun
+    condition = "V={};d={}".format(*weight_VD.shape) + (f";undecided={top.undecided}" if top.undecided else "")
+    for draw, (low, high) in enumerate(top.bounds):
+        if low == high:
+            yield {
+                **{"source": "measured", "table": "top tokens", "dataset": dataset, "model": model, "seed": seed},
+                **{"condition": condition, "metric": "top_m", "value": low, "draw": draw},
+            }
 
 
 # --- a trained model's matrix ---------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Measures:
         weight: saturation of the output matrix.
         hidden: saturation of the hidden states.
         words: counts of the words that can be the most probable word, and ids of the unargmaxable words.
-        top: the numbers of most probable tokens whose probabilities are not limited.
+        top: the numbers of tokens that can have any probabilities at the top.
         gradient: the gradient share, which is how much of the loss gradient with respect to the logits reaches the
             body. A `GradientShare` has one number for each of four definitions.
     """

@@ -37,7 +37,7 @@ POINTS = 2000  # of a curve
 LISTED = 12  # singular values that are printed; all are in spectrum.npz
 CENTRINGS = {"rows": "centred by contexts", "both": "centred by contexts and words"}
 # Keys that `compare` ignores.
-NOT_COMPARED = r"^provenance\.|notes?$|(wall|needed)_s$|\.largest$|memory_estimate_bytes$|bound\.where$"
+NOT_COMPARED = r"^provenance\.|notes?$|(wall|needed)_s$|\.bounds$|memory_estimate_bytes$|bound\.where$"
 
 
 @dataclass(frozen=True)
@@ -255,9 +255,9 @@ def _measure_rows(measured: measures.Measures) -> Iterator[tuple[str, str]]:
         yield "argmax-reachable words", f"{reachable} after {words.wall_s:.0f} s"
         yield "unargmaxable words", f"{len(words.never):,}" + (" at least" if words.unsettled else "")
     if top := measured.top:
-        low, high = top.interval
-        text = f"{top.m} in 95 % of {len(top.largest)} draws ({low} to {high}), {top.median} in half of them"
-        yield "top tokens of any probabilities", text
+        m, median = (" to ".join(map(str, dict.fromkeys(ends))) for ends in (top.m, top.median))
+        text = f"{m} in 95 % of {len(top.bounds)} draws ({top.interval[0]} to {top.interval[1]}), {median} in half"
+        yield "top tokens of any probabilities", f"{text}; {top.undecided} undecided"
     gradient = measured.gradient
     for kind in ("norm", "energy") if gradient else ():
         mean, pooled = (getattr(gradient, f"{kind}_{way}") for way in ("mean", "pooled"))

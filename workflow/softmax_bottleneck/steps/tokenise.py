@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from softmax_bottleneck.corpora import corpus, repeat, split_overlap, words
+from softmax_bottleneck.corpora import corpus, corpus_warnings, repeat, words
 from softmax_bottleneck.store import artefacts, errors, progress
 from softmax_bottleneck.study import Study, load_dataset
 
@@ -14,7 +14,7 @@ def tokenise(study: Study, name: str, say: progress.Say) -> None:
     The dataset's YAML file declares the counts and the hash under `expected`. If the YAML names another dataset as
     `base`, the corpus is that dataset with a smaller dictionary and a shorter train split (see `restrict`). Otherwise
     the corpus is read from text files. corpus.json has the keys `name`, `tokens` ({split: number}), `vocabulary_size`,
-    `token_sha256`, and `doubts`: a list of warnings about overlapping or swapped splits.
+    `token_sha256`, and `doubts`: the warnings of `corpus_warnings`.
 
     Args:
         study: the study, which determines the folders.
@@ -40,8 +40,8 @@ def tokenise(study: Study, name: str, say: progress.Say) -> None:
     corpus.check_expected(tokens, dataset.expected)
     words.check_contexts(dataset, len(tokens.test))
     corpus.save(tokens, target, parents, dataset.tokens_id)
-    warnings = split_overlap.split_overlap_warnings(tokens) if dataset.kind == "corpus" and not dataset.base else []
-    counts = corpus.counts(tokens)
+    warnings = corpus_warnings.corpus_warnings(tokens) if dataset.kind == "corpus" and not dataset.base else []
+    counts = corpus.counts_and_hash(tokens)
     artefacts.write_json(target / "corpus.json", counts | {"name": name, "doubts": warnings})
     for warning in warnings:
         say(f"warning: {name}: {warning}")

@@ -33,7 +33,7 @@ NEUTRAL = {
     "jobs": "stops and resumes a computation with the same bits (see the tests of resuming)",
     "heads.registry": "finds the files of heads, and reads the options, which are in the settings",
     "heads.declaration": "has what tables and figures show of a head, and the types of options",
-    "corpora.split_overlap": "warns about a text; no token depends on it",
+    "corpora.corpus_warnings": "warns about a text; no token depends on it",
 }
 COUNTED = {
     "store.seeds": "every random number comes from it",

@@ -21,17 +21,23 @@ from softmax_bottleneck.report.source import bundled_dataset
 from softmax_bottleneck.statistics.intervals import smallest, student
 from softmax_bottleneck.study.languages import RepeatSettings
 
-TOP = ("dataset", "model", "seed", "V", "d", "draws", TOP_M, "low", "high", "median")
+TOP = ("dataset", "model", "seed", "V", "d", "draws", "undecided", TOP_M, "low", "high", "median")
 
 
 def top_sizes(records: Records) -> pd.DataFrame:
-    """Return a row per output matrix with its number of top tokens of any probabilities (columns TOP)."""
+    """Return a row per output matrix with its number of top tokens of any probabilities (columns TOP).
+
+    Undecided draws count as failures in `top_m` and `median`, and the interval holds whether they fail or succeed.
+    """
     rows = []
     measured = records.synthetic[records.synthetic["metric"] == TOP_M]
     for (dataset, model, seed, condition), draws in groups(measured, "dataset", "model", "seed", "condition"):
-        words, width = (int(part.partition("=")[2]) for part in condition.split(";"))  # `V=1000;d=16`
-        top = TopTokens(tuple(sorted(map(int, draws["value"]))), most=min(words - 1, width + 1), wall_s=0.0)
-        rows.append((dataset, model, int(seed), words, width, len(draws), top.m, *top.interval, top.median))
+        facts = dict(part.split("=") for part in condition.split(";"))  # `V=1000;d=16;undecided=1`, or without the last
+        words, width, undecided = (int(facts.get(key, 0)) for key in ("V", "d", "undecided"))
+        most, decided = min(words - 1, width + 1), [(m, m) for m in map(int, draws["value"])]
+        top = TopTokens((*decided, *[(0, most)] * undecided), most, wall_s=0.0)
+        found = (len(top.bounds), undecided, top.m[0], *top.interval, top.median[0])
+        rows.append((dataset, model, int(seed), words, width, *found))
     return pd.DataFrame(rows, columns=list(TOP))
 
 
@@ -82,8 +88,11 @@ def _top_of_random(data: r.CorpusData) -> Iterator[float]:
 
 
 def _top_of_trained(data: r.CorpusData) -> Iterator[float]:
-    """Yield, for each trained matrix, its m less that of the only random matrix of the same size."""
-    sizes = top_sizes(data.records)
+    """Yield, for each trained matrix, its m less that of the only random matrix of the same size.
+
+    Matrices with undecided draws are left out, because their m has bounds only.
+    """
+    sizes = top_sizes(data.records).query("undecided == 0")
     trained = sizes[(sizes["model"] != "random") & ~sizes["model"].str.endswith(RANDOM_DIRECTIONS)]
     pairs = trained.merge(sizes[sizes["model"] == "random"], on=["V", "d"], suffixes=("", "_random"))
     yield from pairs[TOP_M] - pairs[f"{TOP_M}_random"]

@@ -87,4 +87,5 @@ def top_m_figure(source: Source, *, synthetic: Literal["top-m"]) -> plots.Drawin
     panel.set(xlabel="width d", ylabel="tokens m of any probabilities")
     plots.log_x(panel, sorted(set(data["d"])))
     panel.legend()
-    return plots.Drawing(canvas, data, f"{int(data['draws'].sum()):,} draws over {len(data)} output matrices.")
+    note = f"{data['draws'].sum():,} draws over {len(data)} output matrices, {data['undecided'].sum()} undecided."
+    return plots.Drawing(canvas, data, note)
