@@ -13,6 +13,7 @@ from scipy import stats
 from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, samples, scatter, summary
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.head_table import head_table
+from softmax_bottleneck.statistics.intervals import Interval
 from softmax_bottleneck.study import study_file as schema
 from trained_examples import Trained, near, study
 
@@ -161,7 +162,14 @@ def test_a_wider_softmax_in_the_time_of_mos_stands_in_the_table_of_heads() -> No
 
 
 @pytest.mark.parametrize(
-    ("slopes", "outlier", "state"), [((0, 0, 0), 0, "holds"), ((0, 0, 0), 3, "open"), ((-1, -1, -1), 0, "fails")]
+    ("slopes", "outlier", "state"),
+    [
+        ((0, 0, 0), 0, "holds"),
+        ((0, 0, 0), 3, "depends"),
+        ((-1, 0, 1), 0, "open"),
+        ((-1, -1, -1), 0, "fails"),
+        ((1, 1, 1), 0, "fails"),
+    ],
 )
 def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(slopes, outlier, state) -> None:
     noise = np.random.default_rng(0)
@@ -191,6 +199,8 @@ def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(s
     finding = found(few, most)["known-distributions"]
     assert finding.studies == ["most", "few"]
     assert finding.state == state and not finding.is_named
+    short = findings.TEXTS["findings"]["known-distributions"]["short"][state]
+    assert ("one or two" in short) == (state == "depends") and len(short.split()) <= 20
     assert (finding.facts["fits"], finding.facts["heads"]) == (str(3 * 3 * len(heads)), len(heads))
     assert [(row.label, row.value) for row in finding.figure.rows] == [("SigSoftmax", -8.6)]
     table = pd.DataFrame(logs, columns=["seed", "r", "d", "head", "x", "y"])
@@ -200,6 +210,24 @@ def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(s
         values = [np.corrcoef(part["x"], part["y"])[0, 1] for _, part in centred.groupby(kept["seed"])]
         printed = re.findall(r"([+\u2212]?\d\.\d\d) \(", finding.number)[place]
         assert float(printed.replace("\u2212", "-")) == pytest.approx(np.mean(values), abs=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [
+        ([(-0.47, 0.1), (0.2, 0.47)], "holds"),  # also if the weak ones differ
+        ([(0.48, 0.7), (0.5, 0.9)], "fails"),
+        ([(-0.9, -0.5), (-0.8, -0.48)], "fails"),
+        ([(0.5, 0.7), (-0.7, -0.5)], "depends"),  # strong, but of two signs
+        ([(0.5, 0.7), (0.4, 0.49)], "depends"),
+        ([(0.5, 0.7), (0.4, 0.6)], "open"),
+        ([(-0.2, 0.1), (-0.5, 0.2)], "open"),
+        ([(-np.inf, np.inf), (0.5, 0.7)], "open"),
+    ],
+)
+def test_correlations_depend_on_heads_only_if_intervals_exclude_each_other(ends, state) -> None:
+    assert findings.WEAK == 0.48
+    assert findings.relation(Interval((low + high) / 2, low, high, (3,), 0.0, 3) for low, high in ends) == state
 
 
 def test_rates_that_were_added_after_the_first_runs_are_said_of_the_findings_on_them() -> None:

@@ -371,11 +371,13 @@ def known_distributions(evidence: Evidence) -> Finding | None:
 def relation(correlations: Iterable[Interval]) -> str:
     """Return the state that follows from the correlations with all heads and without some.
 
-    It is HOLDS if all are weak, FAILS if all are strong, and OPEN otherwise.
+    It is HOLDS if all are weak, and FAILS if all are strong with one sign. Otherwise it is `depends` if two intervals
+    exclude each other, so that the correlation depends on the heads, and OPEN if the intervals are too wide to tell.
     """
-    ends = [(estimate.low, estimate.high) for estimate in correlations]
-    are_weak = all(low > -WEAK and high < WEAK for low, high in ends)
-    return _state(OPEN, holds=are_weak, fails=all(max(low, -high) >= WEAK for low, high in ends))
+    lows, highs = zip(*((estimate.low, estimate.high) for estimate in correlations), strict=True)
+    are_weak = min(lows) > -WEAK and max(highs) < WEAK
+    are_strong = min(lows) >= WEAK or max(highs) <= -WEAK
+    return _state(OPEN, holds=are_weak, fails=are_strong, depends=max(lows) > min(highs))
 
 
 def narrow_fits(study: FinishedStudy) -> pd.DataFrame:
