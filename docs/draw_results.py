@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT / "workflow"))
 
 from softmax_bottleneck.heads.registry import declaration  # noqa: E402
 from softmax_bottleneck.records.records import DYNAMIC, FINETUNED, Records  # noqa: E402
-from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, head_table, numbers, source  # noqa: E402
+from softmax_bottleneck.report import archive, cells, compare, contrasts, findings, head_table, numbers, source, summary  # noqa: E402
 from softmax_bottleneck.report.archive import ArchivedRun, FinishedStudy  # noqa: E402
 from softmax_bottleneck.report.claims import both_sides, natural  # noqa: E402
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
@@ -112,10 +112,10 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 # --- README ---------------------------------------------------------------------------------------------------------
 def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]]:
     """Return the lines of README.md with the answer, its figure and the findings, and {path: SVG} of the figures."""
-    found = findings.answer(studies)
+    found = summary.answer(studies)
     picture, count = found["picture"], found["counts"]
     about = f"Results are from {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
-    whole = findings.picture(pool_runs(studies))
+    whole = summary.picture(pool_runs(studies))
     lines = [
         "",
         f"**{found['answer']}** {found['more']}".strip(),
@@ -144,12 +144,12 @@ def _change(contrast: contrasts.Contrast | None) -> str:
 
 def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
     """Return the table of MoC and MoS against the softmax, for every setting in which MoS has an interval."""
-    evidence = findings.Evidence.of(studies)
+    evidence = findings.Evidence.from_studies(studies)
     moc, mos = ({one.setting: one for one in evidence.against(label) if one.ends} for label in ("MoC", "MoS"))
     rows = [["setting", "MoC", "MoS", "share of MoC", "time of MoS"]]
     for setting, one in mos.items():
         part = moc.get(setting)
-        share = findings.share_text(part, one) if part else "—"
+        share = contrasts.share_text(part, one) if part else "—"
         rows.append([setting.label, _change(part), _change(one), share, f"{one.time} ×"])
     rest = [one.change for one in evidence.against("MoS") if not one.ends]
     ends = " to ".join(f"{numbers.number(end(rest), 0, signed=True)}" for end in (min, max))
@@ -162,7 +162,7 @@ def estimates(studies: Sequence[FinishedStudy]) -> list[str]:
 def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
     """Return the lines of docs/evidence.md with all numbers of every finding."""
     lines = []
-    for finding in findings.answer(studies)["findings"]:
+    for finding in summary.answer(studies)["findings"]:
         kind = f"{finding['kind'] or 'named before the runs'}.".capitalize()
         studies_used = f"Archives: {', '.join(finding['studies'])}"
         overturned = f"Overturned by: {finding['overturn']}"

@@ -164,7 +164,7 @@ def test_findings_and_the_head_table_have_the_head(tmp_path: Path) -> None:
     table = head_table([own])
     row = next(row for row in table["rows"] if row["label"] == "Tanhmax")
     assert row["family"] == "pointwise" and row["cells"][0]["value"].startswith("−10")
-    assert [one.change for one in findings.Evidence.of([own]).against("Tanhmax")] == pytest.approx([-10.0])
+    assert [one.change for one in findings.Evidence.from_studies([own]).against("Tanhmax")] == pytest.approx([-10.0])
     assert findings.is_fixed_function("tanhmax")
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, samples, scatter
+from softmax_bottleneck.report import archive, contrasts, dot_plot, findings, samples, scatter, summary
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.head_table import head_table
+from softmax_bottleneck.statistics.intervals import Interval
 from softmax_bottleneck.study import study_file as schema
 from trained_examples import Trained, near, study
 
@@ -31,7 +32,7 @@ def mixtures(
 
 
 def found(*studies: FinishedStudy) -> dict[str, findings.Finding]:
-    evidence = findings.Evidence.of(studies)
+    evidence = findings.Evidence.from_studies(studies)
     every = {name: find(evidence) for name, find in findings.FINDINGS.items()}
     return {name: finding for name, finding in every.items() if finding}
 
@@ -131,8 +132,8 @@ def test_a_named_contrast_at_the_same_time_compares_mos_with_a_wider_softmax(lev
     finding = every["same-time"]
     assert (finding.state, finding.is_named, finding.facts["size"]) == (state, True, "3.0")
     assert finding.facts["by"].startswith(by)
-    assert findings.verdict(every)[1].endswith(findings.TEXTS["answer"]["time"][state].format(**finding.facts))
-    assert "training time" not in findings.not_shown(findings.Evidence.of([joined]))
+    assert summary.verdict(every)[1].endswith(findings.TEXTS["answer"]["time"][state].format(**finding.facts))
+    assert "training time" not in summary.not_shown(findings.Evidence.from_studies([joined]))
 
 
 def test_mos_of_other_widths_that_is_not_above_the_wider_softmax_is_the_caveat_of_the_finding() -> None:
@@ -161,7 +162,14 @@ def test_a_wider_softmax_in_the_time_of_mos_stands_in_the_table_of_heads() -> No
 
 
 @pytest.mark.parametrize(
-    ("slopes", "outlier", "state"), [((0, 0, 0), 0, "holds"), ((0, 0, 0), 3, "open"), ((-1, -1, -1), 0, "fails")]
+    ("slopes", "outlier", "state"),
+    [
+        ((0, 0, 0), 0, "holds"),
+        ((0, 0, 0), 3, "depends"),
+        ((-1, 0, 1), 0, "open"),
+        ((-1, -1, -1), 0, "fails"),
+        ((1, 1, 1), 0, "fails"),
+    ],
 )
 def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(slopes, outlier, state) -> None:
     noise = np.random.default_rng(0)
@@ -191,6 +199,8 @@ def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(s
     finding = found(few, most)["known-distributions"]
     assert finding.studies == ["most", "few"]
     assert finding.state == state and not finding.is_named
+    short = findings.TEXTS["findings"]["known-distributions"]["short"][state]
+    assert ("one or two" in short) == (state == "depends") and len(short.split()) <= 20
     assert (finding.facts["fits"], finding.facts["heads"]) == (str(3 * 3 * len(heads)), len(heads))
     assert [(row.label, row.value) for row in finding.figure.rows] == [("SigSoftmax", -8.6)]
     table = pd.DataFrame(logs, columns=["seed", "r", "d", "head", "x", "y"])
@@ -202,8 +212,51 @@ def test_the_correlation_of_rank_and_kl_is_shown_with_and_without_single_heads(s
         assert float(printed.replace("\u2212", "-")) == pytest.approx(np.mean(values), abs=0.0051)
 
 
+@pytest.mark.parametrize(
+    ("ends", "state"),
+    [
+        ([(-0.47, 0.1), (0.2, 0.47)], "holds"),  # also if the weak ones differ
+        ([(0.48, 0.7), (0.5, 0.9)], "fails"),
+        ([(-0.9, -0.5), (-0.8, -0.48)], "fails"),
+        ([(0.5, 0.7), (-0.7, -0.5)], "depends"),  # strong, but of two signs
+        ([(0.5, 0.7), (0.4, 0.49)], "depends"),
+        ([(0.5, 0.7), (0.4, 0.6)], "open"),
+        ([(-0.2, 0.1), (-0.5, 0.2)], "open"),
+        ([(-np.inf, np.inf), (0.5, 0.7)], "open"),
+    ],
+)
+def test_correlations_depend_on_heads_only_if_intervals_exclude_each_other(ends, state) -> None:
+    assert findings.WEAK == 0.48
+    assert findings.relation(Interval((low + high) / 2, low, high, (3,), 0.0, 3) for low, high in ends) == state
+
+
+def test_rates_that_were_added_after_the_first_runs_are_said_of_the_findings_on_them() -> None:
+    plan = replace(mixtures(50, 47, 45), name=f"{PLAN}-cpu")
+    level, gain = ([*near(ppl), ppl] for ppl in (50, 49))  # seed 1 of the head chose the comparison
+    words = study("ptb-words-seeds", "ptb", softmax=Trained(ppl=level, width=64),
+                  ss=Trained(head="sigsoftmax", ppl=gain, width=64))  # fmt: skip
+    assert PLAN in findings.TEXTS["rates added"] and words.study not in findings.TEXTS["rates added"]
+    kinds = {finding["id"]: finding["kind"] for finding in summary.answer([plan, words])["findings"]}
+    added = dict.fromkeys(("mixing-contexts", "mixing-probabilities"), "learning rates exploratory")
+    assert kinds == added | {"rank-without-mixing": ""}
+
+
+def test_the_margin_of_the_same_time_is_that_of_the_studies_that_named_it() -> None:
+    def declared(name: str, dataset: str, against: str, margin: float) -> FinishedStudy:
+        pair = schema.Contrast(model="mos", against=against, label="the same time", same_size=against != "wide")
+        mos, softmax = Trained(head="mos", options=MIXTURE, ppl=near(50)), Trained(ppl=near(50))
+        own = study(name, dataset, mos=mos, softmax=softmax, wide=replace(softmax, width=64))
+        return replace(own, contrasts=schema.Contrasts(family=(pair,), margin=margin))
+
+    plan, other = declared("plan", "ptb", "wide", 0.05), declared("other", "wt2-small", "softmax", 0.001)
+    finding = found(other, plan)["same-time"]
+    assert (finding.state, finding.facts["margin"]) == ("equal", "5 %")
+    finding = found(plan, declared("second", "wt2-small", "wide", 0.02))["same-time"]
+    assert (finding.state, finding.facts["margin"]) == ("equal", "2 %")  # the smallest
+
+
 def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:
-    shown = findings.answer([study(mos=Trained(head="mos", ppl=near(50)))])
+    shown = summary.answer([study(mos=Trained(head="mos", ppl=near(50)))])
     assert shown["answer"] == findings.TEXTS["answer"]["none"] and shown["findings"] == []
 
 
@@ -232,7 +285,7 @@ def test_the_answer_follows_from_the_state_of_every_finding(states, lead, shippe
     entry = texts["mixed"][lead] if isinstance(lead, int) else texts[lead]
     expected = {"text": entry} if lead == "either" else entry
     more = expected.get("more", "").format(**every["rank-without-mixing"].facts)
-    assert findings.verdict(changed) == (expected["text"], more)
+    assert summary.verdict(changed) == (expected["text"], more)
     for name, finding in changed.items():  # every state of a finding has its own short sentence
         short = findings.TEXTS["findings"][name]["short"][finding.state].format(**finding.facts)
         assert len(short.split()) <= 20
@@ -247,7 +300,7 @@ def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_ope
 
 
 def test_the_answer_follows_from_the_archives(shipped) -> None:
-    shown = findings.answer(archive.load_all())
+    shown = summary.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
     gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on WikiText-2, small"
     first = mixed[2]["more"].format(lower=1, compared=4, gaining=gaining)
@@ -327,7 +380,7 @@ def test_the_picture_has_a_dot_per_head_in_the_setting_with_the_most_heads() -> 
                  ss=Trained(head="sigsoftmax", ppl=near(57), metrics=metrics),
                  mos=Trained(head="mos", options=MIXTURE, ppl=near(54), metrics=larger),
                  gss=Trained(head="gss", options={"c": -1.5, "k": 2.5}, ppl=[66.0]))  # fmt: skip
-    drawn = findings.picture(samples.pool_runs([few, most]))
+    drawn = summary.picture(samples.pool_runs([few, most]))
     (panel,) = drawn.panels
     dots = {dot.label: dot for dot in panel.dots}
     assert list(dots) == ["Softmax", "SigSoftmax", "GSS", "MoS"] and panel.title == "Ptb-Small"

@@ -14,7 +14,7 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
-from softmax_bottleneck.report import archive, archived_cells, claims, compare, findings, plots, views
+from softmax_bottleneck.report import archive, archived_cells, claims, compare, plots, summary, views
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.numbers import number
@@ -52,10 +52,10 @@ def write(study: Study, folder: Path) -> None:
     judged = claims.to_json(study, results, claims.ledger(results, claims.of_study(study), study))
     artefacts.write_json(folder / "claims.json", judged)
     page = page_of(study, results, entries, judged["claims"])
-    overview = findings.picture(pool_runs([finished_study(study, results, [])]))
+    overview = summary.picture(pool_runs([finished_study(study, results, [])]))
     artefacts.write_text(folder / "figures" / "overview.svg", overview.svg())
     artefacts.write_text(folder / "figures" / "overview.csv", overview.csv)
-    artefacts.write_json(folder / "page.json", page | {"heads": heads, "overview": findings.printed_picture(overview)})
+    artefacts.write_json(folder / "page.json", page | {"heads": heads, "overview": summary.printed_picture(overview)})
 
 
 def _experiments(study: Study) -> list[PlannedExperiment]:
@@ -118,7 +118,7 @@ def page_of(
         "study": {"name": study.name, "title": study.title, "description": study.description},
         "counts": list(results.counts().items()),  # a list, because objects in JSON have no order
         "summary": "{ok} of {planned} planned training runs finished and were measured.".format_map(results.counts()),
-        "answer": findings.answer(archives) if archives else None,
+        "answer": summary.answer(archives) if archives else None,
         "published_cells": [sum(entry.get("published_cells", (0, 0, 0))[i] for entry in entries) for i in range(3)],
         "conclusions": compare.matrix([this_study, *others], SOURCE_TITLES) if judged else None,
         "head_table": head_table(archives or [this_study]),

@@ -15,7 +15,7 @@ from softmax_bottleneck.report import numbers
 from softmax_bottleneck.report.archive import FinishedStudy, machine
 from softmax_bottleneck.report.samples import WIDTH, Model, Sample, Setting, corpus_of, model_of, pick, settings_of
 from softmax_bottleneck.statistics.intervals import ALPHA, INF, Interval, student, welch_p
-from softmax_bottleneck.statistics.pooled import holm
+from softmax_bottleneck.statistics.pooled import holm, share_of_gain
 from softmax_bottleneck.study import Run
 
 BASELINE = {"name": "softmax"}  # the head that all others are compared with
@@ -60,6 +60,11 @@ class Contrast:
         """The p-value of Welch's test, before any correction; nan with too few seeds, or if a run diverged."""
         sides = ([*side.log_ppl.values()] for side in (self.model, self.baseline))
         return math.nan if self.n_diverged else welch_p(*sides)
+
+    @property
+    def head(self) -> str:
+        """The label of the head that is compared with another."""
+        return self.label.partition(" against")[0].rstrip(",")
 
     @property
     def setting(self) -> Setting:
@@ -176,9 +181,8 @@ class Contrast:
         diverged = f", {self.n_diverged} diverged" if self.n_diverged else ""
         value = f"{self.value_text}, {numbers.counts(self.n)}{diverged}"
         time = "" if self.time == numbers.DASH else f", {self.time} × seconds per epoch"
-        return (
-            f"{self.label}; {self.setting.label}: {value}; {numbers.number(self.size)} × parameters{time}; {self.rates}"
-        )
+        costs = f"{numbers.number(self.size)} × parameters{time}"
+        return f"{self.label}; {self.setting.label}: {value}; {costs}; {self.rates}"
 
     @property
     def studies(self) -> list[str]:
@@ -260,6 +264,17 @@ def basis(contrasts: Sequence[Contrast]) -> str:
     return f"n = {counts}, {sum(contrast.is_tuned for contrast in contrasts)} of {len(contrasts)} bracketed"
 
 
+def share_text(part: Contrast, whole: Contrast) -> str:
+    """Return the gain of `part` as a share of that of `whole`, such as `56 % (35 to 75)`, with Fieller's 95 % interval.
+
+    Both gains are over the same baseline.
+    """
+    share = share_of_gain(*([*side.log_ppl.values()] for side in (whole.baseline, part.model, whole.model)))
+    ends = (numbers.number(100 * end, 0) for end in (share.low, share.high))
+    interval = " to ".join(ends) if math.isfinite(share.high) else "unbounded"
+    return f"{numbers.percent(share.value)} ({interval})"
+
+
 def distinct(named: Iterable[Named]) -> list[Named]:
     """Return named contrasts without repeats: of those with the same two models, the one with the largest p-value.
 
@@ -291,13 +306,20 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
         return {**model.setting.values, WIDTH: 0}, model.setting.dataset, model.head, model.options
 
     base = contrast.baseline.model
-    wider = [
-        model for model in pool if but_width(model) == but_width(base) and model.setting.width > base.setting.width
-    ]
+    alike = [model for model in pool if but_width(model) == but_width(base)]
+    wider = [model for model in alike if model.setting.width > base.setting.width]
     rivals = [Contrast(contrast.label, contrast.model, pool[model]) for model in wider]
     rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
     order = (VALID_PPL, "parameters")
     return min(rivals, key=lambda rival: [rival.baseline.mean(metric) for metric in order], default=None)
+
+
+def with_other_shapes(pool: Mapping[Model, Sample], contrast: Contrast) -> list[Contrast]:
+    """Return the contrasts of a model with other inner widths, and the same rival, if they train no longer than it."""
+    model = contrast.model.model
+    models = [other for other in pool if replace(other, shape=model.shape) == model != other]
+    reshaped = [Contrast(contrast.label, pool[other], contrast.baseline) for other in models]
+    return [other for other in reshaped if other.ends and max(other.times(1).values(), default=INF) <= 1 + EQUAL_TIME]
 
 
 def at_shared_rates(contrast: Contrast) -> Contrast:
@@ -337,18 +359,18 @@ def named_contrasts(
         sample = pool.get(model_of(run)) if run else None
         return sample and replace(sample, left_out=frozenset(left_out.get(study, {}).get(name, ())))
 
-    named: dict[tuple[Family, str, str], tuple[str, str]] = {}
+    listed: dict[tuple[Family, str, str], Sequence[str]] = {}
     for study, by_dataset in lists.items():
         for dataset, by_label in by_dataset.items():
-            named |= {
-                (Family(study), dataset, label): (model, baseline) for label, (model, baseline) in by_label.items()
-            }
+            listed |= {(Family(study), dataset, label): names for label, names in by_label.items()}
     pairs = []
-    for (family, dataset, label), names in (named | _declared(studies, settings)).items():
+    for (family, dataset, label), names in (listed | _declared(studies, settings)).items():
         sides = [sample for name in names if (sample := side(family.study, dataset, name)) and sample.log_ppl]
         if len(sides) == len(names):
             pairs.append((family, Contrast(label, *sides)))
-    return [replace(one, note=notes.get(one.study, {}).get(one.setting.dataset, "")) for one in corrected(pairs)]
+    return [
+        replace(named, note=notes.get(named.study, {}).get(named.setting.dataset, "")) for named in corrected(pairs)
+    ]
 
 
 def _declared(

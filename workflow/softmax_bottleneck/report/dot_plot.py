@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from matplotlib.ticker import MaxNLocator
 
 from softmax_bottleneck.report import numbers, page
+from softmax_bottleneck.report.contrasts import Contrast, Named
 
 PAGE, ROW, MARGIN, FOOT = 330, 36, 8, 52  # pixels of a figure: its width, a row, the margins, the axis
+CHANGE = "change of test perplexity, % (square: exploratory)"  # an axis, whose range all figures share
 KINDS = {False: "first", True: "second"}  # classes of a row in the style sheet, by `Row.is_second`
 
 
@@ -67,3 +69,24 @@ class DotPlot:
         shown = [(x(tick), numbers.true_minus(f"{tick:,.6g}")) for tick in ticks]
         facts = {"zero": x(0.0), "axis": self.axis, "width": PAGE, "height": ROW * len(rows) + FOOT}
         return page.fill("finding.svg.j2", rows=rows, ticks=shown, **facts)
+
+
+def contrast_plot(shown: Sequence[Contrast]) -> DotPlot:
+    """Return the figure of some contrasts, of which the exploratory ones have the second colour.
+
+    A contrast without an interval has the numbers of seeds in its label.
+    """
+    rows = []
+    for contrast in shown:
+        counts = [] if contrast.ends else [numbers.counts(contrast.n)]
+        label = ", ".join([contrast.head, _setting_label(contrast, shown), *counts])
+        low, high = contrast.ends or (contrast.change, contrast.change)
+        rows.append(Row(label, value=contrast.change, low=low, high=high, is_second=not isinstance(contrast, Named)))
+    return DotPlot(rows, CHANGE)
+
+
+def _setting_label(contrast: Contrast, shown: Sequence[Contrast]) -> str:
+    """Return the first label of a contrast's setting that differs from those of its head's other shown contrasts."""
+    rivals = [rival for rival in shown if rival is not contrast and rival.head == contrast.head]
+    labels = zip(contrast.setting.labels, *(rival.setting.labels for rival in rivals), strict=True)
+    return next((label for label, *others in labels if label not in others), contrast.setting.label)

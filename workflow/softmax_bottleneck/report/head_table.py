@@ -43,7 +43,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
         * `memory`: the head's peak memory relative to the softmax, from the function `memory`, as text.
         * `advice`, `lower`, `higher`, `gain`, `basis`, `borderline`: see the function `advice`.
     """
-    evidence = findings.Evidence.of(studies)
+    evidence = findings.Evidence.from_studies(studies)
     samples, same_time, heads = evidence.samples, evidence.labelled(findings.SAME_TIME), findings.heads()
     by_head = {label: evidence.against(label) for label in heads}
     every = list(itertools.chain.from_iterable(by_head.values()))

@@ -24,7 +24,7 @@ from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT, MODE_MATCH, PR
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.statistics.correlations import pearson_r
-from softmax_bottleneck.statistics.intervals import MIN_POINTS, smallest, spearman, student, wilson
+from softmax_bottleneck.statistics.intervals import ALPHA, MIN_POINTS, Interval, smallest, spearman, student, wilson
 
 BASELINE = "softmax"
 TEXTS = ("truth", "head", "equal")  # keys of a condition with a text; all others have a number
@@ -169,6 +169,16 @@ def within_distributions(first: str, second: str, part: pd.DataFrame, *, ranked:
     scores = part[[first, second]].groupby(distribution).rank() if ranked else part[[first, second]].map(math.log)
     centred = (scores - scores.groupby(distribution).transform("mean")).to_numpy()
     return float(pearson_r(centred[:, 0], centred[:, 1])) if len(part) >= MIN_POINTS else math.nan
+
+
+def rank_and_kl(table: pd.DataFrame, *, ranked: bool = False) -> Interval:
+    """Return the mean over seeds of the correlation of log Press rank and log KL, with Student's interval.
+
+    `table` has the columns of `fits_of`; `ranked` and the correlation of a seed are those of `within_distributions`.
+    """
+    by_seed = table.groupby("seed")
+    values = [within_distributions(PRESS_RANK, KL, part, ranked=ranked) for _, part in by_seed]
+    return student([np.array([value for value in values if math.isfinite(value)])[:, None]], ALPHA / 2)
 
 
 def _correlation(first: str, second: str, names: str, which: str) -> r.Quantity:
