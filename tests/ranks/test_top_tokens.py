@@ -79,6 +79,15 @@ def test_as_many_dimensions_as_words_allow_all() -> None:
     assert found is not None and found.bounds == ((5, 5),) * 5 and found.m == found.median == (5, 5)
 
 
+def test_words_apart_by_rounding_error_are_undecided() -> None:
+    """With D > V every draw is realisable up to V - 1, but the vector for two nearly equal rows is beyond float64."""
+    rng = np.random.default_rng(1)
+    weight = rng.normal(size=(30, 64))
+    weight[1] = weight[0] + 1e-8 * rng.normal(size=64)
+    found = top_tokens(weight, draws=20)
+    assert found and found.undecided > 0 and found.m[1] < found.median[1] == 29
+
+
 def test_two_equal_words_never_lead_together() -> None:
     weight = np.eye(3)[[0, 0, 1, 2]]
     found = top_tokens(weight, draws=60)

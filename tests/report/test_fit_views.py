@@ -151,6 +151,11 @@ def test_the_loss_stands_by_law_head_and_width(study, filled):
     first = rows["GSS"].cells[0]
     assert first.measured == cells.MeasuredCell(pytest.approx(0.4015), pytest.approx(0.001 / math.sqrt(2)), 2)
     assert first.text == "0.4015 ± 0.0007" and first.count == "2"
+    is_lost = (filled.rows["seed"] == 2) & (filled.rows["model"] == "gss")
+    lacking = dataclasses.replace(filled, rows=filled.rows[~is_lost])
+    assert {row.label: row for row in table(study, lacking, "truth-kl").sections[1].rows}["GSS"].cells[
+        0
+    ].count == "1 of 2"
 
 
 def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):

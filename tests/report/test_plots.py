@@ -27,7 +27,7 @@ def study(**experiments: list[str]) -> Any:
     """Return what `plots.styles` reads of a study with these experiments and one fit of a head under another name."""
     runs = [SimpleNamespace(model="plain", head=SimpleNamespace(name="softmax"))]
     return SimpleNamespace(
-        runs=runs, experiments=[SimpleNamespace(models=e) for e in experiments.values()], fit_labels={}
+        runs=runs, experiments=[SimpleNamespace(models=e, absent=()) for e in experiments.values()], fit_labels={}
     )
 
 

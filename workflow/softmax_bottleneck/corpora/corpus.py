@@ -22,7 +22,7 @@ SPLITS = ("train", "valid", "test")
 VOCABULARY_FILE = "vocabulary.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Corpus:
     """The token ids of the three splits over one dictionary.
 
@@ -169,8 +169,8 @@ def load(folder: Path, tokens_id: str | None = None) -> Corpus:
     streams = {split: artefacts.read_npy(folder / f"{split}.npy") for split in SPLITS}
     corpus = Corpus(facts["name"], tuple(facts["words"]), **streams)
     if (
-        tokens_id not in (None, facts["tokens_id"])
-        or any(ids.min() < 0 or ids.max() >= corpus.vocabulary_size for ids in streams.values())
+        tokens_id not in (None, facts.get("tokens_id"))
+        or any(((ids < 0) | (ids >= corpus.vocabulary_size)).any() for ids in streams.values())
         or facts != facts | counts_and_hash(corpus)
     ):
         raise DataError(f"{folder}: files of different texts or of other code; run the step tokenise again")

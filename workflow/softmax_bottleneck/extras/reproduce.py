@@ -141,7 +141,7 @@ def _show_result(study: Study, interim: InterimReport, problem: UnfinishedError 
     elif (folder / "check.json").exists():
         try:
             folder = write_interim_report(study).parents[1]
-        except (errors.DataError, OSError) as error:
+        except (errors.ExpectedError, OSError) as error:
             say(f"no interim report: {error}")
     if not problem or folder == interim.folder:
         from softmax_bottleneck.report import contents  # takes two seconds to import, which a starting study need not

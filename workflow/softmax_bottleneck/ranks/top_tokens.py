@@ -108,9 +108,11 @@ def top_tokens(
     prefer quick draws. The result is None if no draw was begun.
 
     Raises:
-        DataError: a weight is nan or infinite.
+        DataError: a weight or bias is nan or infinite.
     """
     refuse_non_finite(weight_VD, "the weights")
+    if bias_V is not None:
+        refuse_non_finite(bias_V, "the biases")
     started = time.monotonic()
     words, width = weight_VD.shape
     layer = Layer(weight_VD, np.zeros(words) if bias_V is None else bias_V)
@@ -144,5 +146,5 @@ def _is_realisable(layer: Layer, token_M: Words, log_p_M: Float64, deadline: flo
     rank = int((value_M > SMALLEST_SINGULAR * value_M.max(initial=0.0)).sum())
     start_D = axes_DD[:rank].T @ (left_MM[:, :rank].T @ ratio_M / value_M[:rank])
     if not np.allclose(apart_MD @ start_D, ratio_M, rtol=1e-9, atol=1e-9):
-        return False
+        return None if rank == len(others) else False  # independent equations have a solution, which rounding hides
     return layer.restricted(start_D, axes_DD[rank:].T, np.asarray(others, np.intp)).can_win(int(last), deadline)

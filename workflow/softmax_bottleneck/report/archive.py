@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -149,7 +149,11 @@ def machine(hardware: str) -> str:
     """
     *devices, processor = hardware.split(", ")
     used = [processor if device.startswith("cpu ") else device for device in devices] or [processor]
-    return " and ".join(" ".join(NOT_IN_NAMES.sub("", name).split()) for name in dict.fromkeys(used))
+    return " and ".join(map(_plain, dict.fromkeys(used)))
+
+
+def _plain(name: str) -> str:
+    return " ".join(NOT_IN_NAMES.sub("", name).split())
 
 
 def machines(found: records.Records) -> str:
@@ -163,8 +167,8 @@ def machines(found: records.Records) -> str:
     every = {*map(str, found.states["hardware"]), *map(str, found.stages["hardware"])}
     for hardware in sorted(every - {""}) or processors:
         others = sorted(set(INSTRUCTIONS.findall(hardware)) - USUAL)
-        *first, last = machine(hardware).split(" and ")
-        names += [*first, f"{last} ({' and '.join(others)})" if others else last]
+        processor, details = _plain(hardware.rpartition(", ")[2]), f" ({' and '.join(others)})" if others else ""
+        names += [f"{name}{details if name == processor else ''}" for name in machine(hardware).split(" and ")]
     return " and ".join(dict.fromkeys(names)) or "unknown"
 
 
@@ -253,8 +257,8 @@ def _single_run(study: Study, run: Run, found: records.Records) -> dict[str, Any
 def save(content: dict[str, Any]) -> Path:
     """Write the content of an archive to the file `<study>-<hardware>.json.gz` in FOLDER; return the path of this file.
 
-    The keys of `content` are the attributes of `archive_file.ArchiveFile`. If a file of this name is of an unfinished
-    study and holds further runs, it is kept: the name ends in `-2`, or in the next number that is free.
+    The keys of `content` are the attributes of `archive_file.ArchiveFile`. A file of this name that holds further runs
+    is kept, unless the new archive is of a finished study: the name ends in `-2`, or in the next number that is free.
 
     Raises:
         DataError: a present file is damaged.
@@ -263,20 +267,21 @@ def save(content: dict[str, Any]) -> Path:
     hardware = "-".join(re.findall("[a-z0-9]+", machine(content["hardware"]).lower()))
     name = f"{content['study']}-{hardware}"
     numbered = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    runs = {*content["states"]["run_id"], *content["stages"]["run_id"]}
-    path = next(path for path in (FOLDER / f"{one}{ENDING}" for one in numbered) if _may_be_replaced(path, runs))
+    candidates = (FOLDER / f"{one}{ENDING}" for one in numbered)
+    path = next(path for path in candidates if not content.get("missing") or _holds_no_further_run(path, content))
     archive_file.parse(content, str(path))
     text = json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     artefacts.write_bytes(path, gzip.compress(text.encode("utf-8"), mtime=0))
     return path
 
 
-def _may_be_replaced(path: Path, runs: Set[str]) -> bool:
-    """Return True if no archive lies at `path`, or one of a finished study, or one with no runs but those in `runs`."""
+def _holds_no_further_run(path: Path, content: Mapping[str, Any]) -> bool:
+    """Return True if the archive at `path`, if there is one, has only runs that `content` has, too."""
     if not path.exists():
         return True
     present = archive_file.load(path)
-    return not present.missing or {*present.states.run_id, *present.stages.run_id} <= runs
+    runs = {*content["states"]["run_id"], *content["stages"]["run_id"]}
+    return {*present.states.run_id, *present.stages.run_id} <= runs
 
 
 def columns_of(frame: pd.DataFrame) -> Columns:

@@ -103,7 +103,7 @@ def styles(models: Iterable[str], study: Study) -> dict[str, Style]:
     colours. Models of one experiment have different colours as long as spare ones are left, the small ones first.
     """
     shown = list(models)
-    groups = [*(list(e.models) for e in study.experiments), *map(list, study.fit_labels.values())]
+    groups = [*([*e.models, *e.absent] for e in study.experiments), *map(list, study.fit_labels.values())]
     colours = _coloured({**PALETTE, **_head_colours(study)}, sorted(groups, key=len))
     colours = _coloured(colours, [shown])
     looks = {}
@@ -256,12 +256,15 @@ def label_lines(
     places = {model: to_axes.transform(end).clip(0.0, 1.0) for model, end in ends.items()}
     lowest_first = sorted((float(y), float(x), model) for model, (x, y) in places.items())
     heights = list(itertools.accumulate((y for y, *_ in lowest_first), lambda below, y: max(y, below + LABEL_GAP)))
-    excess = max([0.0, *(height - 1.0 for height in heights)])
+    downwards = itertools.accumulate(
+        reversed(heights), lambda above, y: min(y, above - LABEL_GAP), initial=1 + LABEL_GAP
+    )
+    heights = [*downwards][:0:-1]
     for height, (y, x, model) in zip(heights, lowest_first, strict=True):
         line = {"arrowstyle": "-", "color": looks[model].colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
         facts: dict[str, Any] = {"xycoords": "axes fraction", "annotation_clip": False, "va": "center", "fontsize": 9}
         arrow = line | {"relpos": (0.0, 0.5)}
-        axes.annotate(names[model], (x, y), (1.08, height - excess), arrowprops=arrow, color=LIGHT.ink, **facts)
+        axes.annotate(names[model], (x, y), (1.08, height), arrowprops=arrow, color=LIGHT.ink, **facts)
 
 
 def heat_map(axes: Axes, table: pd.DataFrame, form: str, **look: Any) -> None:

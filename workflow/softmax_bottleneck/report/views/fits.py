@@ -100,6 +100,17 @@ def levels(frame: pd.DataFrame, column: str) -> list[float]:
     return sorted(set(frame[column])) if column in frame else []
 
 
+def planned_fits(study: Study, plan: str) -> pd.DataFrame:
+    """Return a frame with one line per fit of a plan, done or not: its model and seed, and its settings by name."""
+    lines = []
+    for unit in study.fits.get(plan, ()):
+        for fit in unit.fits:
+            parts = (part.partition("=") for part in f"{unit.condition};{fit.condition}".split(";"))
+            settings = {key: float(value) for key, _, value in parts if key in (*DISTRIBUTIONS, "d")}
+            lines.append({"model": fit.model, "seed": unit.seed, **settings})
+    return pd.DataFrame(lines)
+
+
 # --- tables ---------------------------------------------------------------------------------------------------------
 def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Iterator[Section]:
     """Yield a section per setting of the true distribution P*, with a row per model and a column per width.
@@ -113,12 +124,15 @@ def fit_loss_table(source: Source, *, fits: str, metric: MetricName = KL) -> Ite
     """
     frames = Frames.of(source, fits, "d")
     widths = {width: f"d = {width:g}" for width in levels(frames.fits, "d")}
-    keys = [key for key in DISTRIBUTIONS if key in frames.fits]
+    keys, every = [key for key in DISTRIBUTIONS if key in frames.fits], planned_fits(source.study, fits)
     for truth, of_truth in frames.fits.groupby(keys, sort=True) if metric in frames.fits else ():
+        plan = every[(every[keys] == list(truth)).all(axis=1)]
 
-        def cell(model: str, width: float, of_truth: pd.DataFrame = of_truth) -> Cell:
-            values = of_truth[(of_truth["model"] == model) & (of_truth["d"] == width)][metric].dropna()
-            return Cell(measured=mean_of(values), metric=metric, planned=of_truth["seed"].nunique())
+        def cell(model: str, width: float, of_truth: pd.DataFrame = of_truth, plan: pd.DataFrame = plan) -> Cell:
+            done, wanted = (part[(part["model"] == model) & (part["d"] == width)] for part in (of_truth, plan))
+            if wanted.empty:
+                return Cell(wanted=False)
+            return Cell(measured=mean_of(done[metric].dropna()), metric=metric, planned=wanted["seed"].nunique())
 
         title = ", ".join(f"{DISTRIBUTIONS[key]} {value:g}" for key, value in zip(keys, truth, strict=True))
         yield section("synthetic", title, frames.names, widths, cell)
@@ -289,12 +303,8 @@ def fit_curves_figure(
 
 def _refuse_means(study: Study, plan: str, named: Set[str]) -> None:
     """Raise UserError if curves against the settings `named` would be means over further settings of a plan."""
-    values: dict[str, set[str]] = {key: set() for key in (*DISTRIBUTIONS, "d")}
-    for unit in study.fits.get(plan, ()):
-        for condition in (unit.condition, *(fit.condition for fit in unit.fits)):
-            for key, _, value in (part.partition("=") for part in condition.split(";")):
-                values.get(key, set()).add(value)
-    if further := [key for key, found in values.items() if key not in named and len(found) > 1]:
+    fits = planned_fits(study, plan)
+    if further := [key for key in (*DISTRIBUTIONS, "d") if key not in named and len(levels(fits, key)) > 1]:
         problem = f"{plan!r} has several values of {further[0]}, which no axis, panel or row shows"
         raise UserError(f"options: {problem}. Expected x, panels and rows that name every setting. Fix: name it, too")
 
