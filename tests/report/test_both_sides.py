@@ -106,6 +106,21 @@ def test_a_row_per_run_has_its_coverage_and_ratio() -> None:
     assert list(found["ratio"]) == [62.5, 500.0] and set(found["body"]) == {"transformer, untied"}
 
 
+def test_a_line_of_repeated_tokens_is_a_mean_over_seeds() -> None:
+    """Two models with one head, width and body have a line each."""
+    body = SimpleNamespace(kind="transformer", tied=False, embedding_size=16)
+    own = {"head": SimpleNamespace(name="mos"), "body": body, "schedule": SimpleNamespace(batch_size=25)}
+    planned = [SimpleNamespace(dataset="repeat-1k", model=m, seed=s, **own) for m in ("few", "many") for s in (2, 3, 4)]
+    looks = {"runs": planned, "experiments": (), "fit_labels": {}, "labels": dict.fromkeys(("few", "many"), "")}
+    datasets = load_study(ROOT / "config" / "repeat.yaml").datasets
+    study = SimpleNamespace(datasets=datasets, runs_of=lambda _: planned, **looks)
+    records = runs(V1_few=96, V1_many=192)
+    source = SimpleNamespace(study=study, records=records, experiment=None)
+    axes = views.repeat_figure(source).canvas.axes[0]  # type: ignore[arg-type]
+    means = [float(line.get_ydata()[0]) for line in axes.lines if line.get_linestyle() != "None"]
+    assert means == pytest.approx([steps * 25 / 800 * sum(WOBBLE) / 3 for steps in (96, 192)])
+
+
 def test_figures_are_drawn_from_the_records() -> None:
     study = load_study(ROOT / "config" / "top-m.yaml")
     records = tops((*RANDOM, 32, 5), ("ptb-small", "softmax", 1, 32, 4))

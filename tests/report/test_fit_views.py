@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 from softmax_bottleneck import study as config
 from softmax_bottleneck.records import collection, records
-from softmax_bottleneck.report import cells, views
+from softmax_bottleneck.report import cells, plots, views
+from softmax_bottleneck.report.views import fits
 from softmax_bottleneck.store import artefacts
 from softmax_bottleneck.store.errors import UserError
 from softmax_bottleneck.store.paths import Store
@@ -122,8 +123,8 @@ def test_figures_show_every_fit_once(study, filled, name):
 
 
 def test_a_note_names_only_the_lines_that_are_drawn(study, filled):
-    for name, lines in (("truth-width", "Dotted: d = r. "), ("truth-gap-closed", ""),
-                        ("truth-measured-rank", "Dashed: the true distribution itself. ")):  # fmt: skip
+    for name, lines in (("truth-width", "Vertical: d = r. "), ("truth-gap-closed", ""),
+                        ("truth-measured-rank", "Dashed, without dots: the true distribution itself. ")):  # fmt: skip
         assert data(study, filled, name)[0].note.startswith(f"{lines}Fits in"), name
 
 
@@ -153,9 +154,8 @@ def test_the_loss_stands_by_law_head_and_width(study, filled):
     assert first.text == "0.4015 ± 0.0007" and first.count == "2"
     is_lost = (filled.rows["seed"] == 2) & (filled.rows["model"] == "gss")
     lacking = dataclasses.replace(filled, rows=filled.rows[~is_lost])
-    assert {row.label: row for row in table(study, lacking, "truth-kl").sections[1].rows}["GSS"].cells[
-        0
-    ].count == "1 of 2"
+    rows = {row.label: row for row in table(study, lacking, "truth-kl").sections[1].rows}
+    assert rows["GSS"].cells[0].count == "1 of 2"
 
 
 def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):
@@ -172,10 +172,10 @@ def test_what_the_fits_lack_is_rejected_or_left_out(study, filled):
     ):
         with pytest.raises(UserError, match=rf"experiments\.{name}: options: .* by {lacking}\."):
             views.check_options(dataclasses.replace(study, experiments=(changed(name, **options),)))
-    with pytest.raises(UserError, match="'dirichlet' has several values of alpha, which no axis"):
-        views.check_options(
-            dataclasses.replace(study, experiments=(changed("truth-width", fits="dirichlet", panels="M"),))
-        )
+    for x, further in (("d", "alpha"), ("alpha", "d")):
+        one = changed("truth-width", fits="dirichlet", metrics=["kl_nats"], x=x, panels="M")
+        with pytest.raises(UserError, match=f"'dirichlet' has several values of {further}, which no axis"):
+            views.check_options(dataclasses.replace(study, experiments=(one,)))
     price = config.load_study(config.ROOT / "config" / "price.yaml")
     for other, view in ((study, "price"), (price, "fit-loss")):  # each with the plan of the other
         table = next(one for one in other.experiments if one.kind == "table" and one.fits)
@@ -219,6 +219,21 @@ def test_ganeas_figure_5_shows_how_far_drawn_laws_are_from_uniform(study, filled
     assert set(zip(rows["M"], rows["alpha"], strict=True)) == {(10, 0.1), (10, 1), (50, 0.1), (50, 1)}
     np.testing.assert_allclose(rows["drawn"], np.log(rows["M"]) / 2)
     assert set(rows["kl_uniform_nats"]) == {4}
+
+
+def test_more_vocabularies_than_colours_are_all_drawn(study, filled, monkeypatch):
+    monkeypatch.setattr(plots, "SPARE", plots.SPARE[:1])
+    with monkeypatch.context() as patch:
+        patch.setattr(views.fits.plots, "to_svg", lambda canvas: [line.get_label() for line in canvas.axes[0].lines])
+        labels = views.build(study, fake.experiment(study, "ganea2019-figure5"), filled).svg
+    assert [label for label in labels if label.startswith("M")] == ["M = 10", "M = 50"]
+
+
+def test_the_axis_of_gaps_ends_at_the_largest_gap():
+    ((axes,),) = plots.panels(1, 1, 3, 3)[1]
+    axes.plot([1, 2], [-9.0, 0.25])
+    fits._scale(axes, pd.Series([-9.0, 0.25]), "gap_closed", is_rank=False)
+    assert axes.get_ylim() == pytest.approx((-1, 0.25 + 0.05 * 1.25))
 
 
 def test_the_sweep_of_untrained_layers_names_the_fewest_softmaxes_of_full_rank() -> None:

@@ -49,6 +49,7 @@ def test_a_correlation_on_a_corpus_without_a_published_window_has_one_row(place:
     ("figure2: {models: [grid, mos]}", r"models: .*'mos' has no options c and k"),
     ("figure2-correlation: {models: all}", r"models: .*'softmax' has no options c and k"),
     ("sm-table7: {models: [gss]}", r"models: 'gss' is not a search"),
+    ("figure5: {models: [grid], options: {sweeps: {c: c}}}", r"models: several models have the same c on truth-rank32"),
     ("sm-figure2: {models: all, options: {panels: []}}", r".*\(ValueError: "),
 ])  # fmt: skip
 def test_what_a_view_cannot_show_is_rejected_before_training(tmp_path: Path, experiment: str, message: str) -> None:

@@ -177,7 +177,10 @@ def test_the_matrix_that_gets_noise_is_that_of_the_studys_model(made) -> None:
 
 
 def test_figure_6_shows_both_perplexities_and_the_size_along_the_components(made) -> None:
-    _, rows = figure(made, "figure6")
+    shown, rows = figure(made, "figure6")
+    assert shown.note.startswith("Crosses: published. ")
+    unpublished = dataclasses.replace(fake.experiment(made[0], PREFIX + "figure6"), published=())
+    assert "Crosses" not in views.build(made[0], unpublished, made[1]).note
     published = {(r["dataset"], float(r["value"])): r for r in rows if r["origin"] == "published"}
     assert {key for key in published if key[0] == "ptb"} == {("ptb", k) for k in (1, 3, 5, 10, 15, 20)}
     fifteen = published["wikitext-2", 15]

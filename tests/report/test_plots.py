@@ -1,14 +1,12 @@
-"""Plots: short and sound SVG, legends that fit, colours by name that everybody can tell apart."""
+"""Plots: short and sound SVG, names of lines that do not overlap, and colours with contrast."""
 
 import itertools
 import math
 import xml.etree.ElementTree as ElementTree
-from types import SimpleNamespace
-from typing import Any
 
 import pandas as pd
 import pytest
-from softmax_bottleneck.report import plots
+from softmax_bottleneck.report import figures, plots
 from softmax_bottleneck.report.views import ranks
 
 
@@ -23,25 +21,7 @@ def test_dots_that_cannot_be_seen_leave_a_sound_svg(x: float, y: float) -> None:
     assert f"fill: {plots.LIGHT.paper}" in svg  # what the style sheet for dark screens replaces
 
 
-def study(**experiments: list[str]) -> Any:
-    """Return what `plots.styles` reads of a study with these experiments and one fit of a head under another name."""
-    runs = [SimpleNamespace(model="plain", head=SimpleNamespace(name="softmax"))]
-    return SimpleNamespace(
-        runs=runs, experiments=[SimpleNamespace(models=e, absent=()) for e in experiments.values()], fit_labels={}
-    )
-
-
-def test_a_model_looks_the_same_in_every_figure_and_new_ones_share_no_colour() -> None:
-    new = [f"new-{index}" for index in range(len(plots.SPARE))]
-    planned = study(all=["plain", *new, "x", "y"], few=["x", "y", new[-1]])
-    looks = plots.styles([*plots.PALETTE, *new, "x", "y"], planned)
-    for models in (["mos"], ["x", "mos"], ["y", "x", "published only"], new):
-        some = plots.styles(models, planned)
-        assert all(look == looks.get(model, look) for model, look in some.items()) and list(some) == models
-    assert looks["mos"].colour == plots.PALETTE["mos"]
-    assert plots.styles(["plain"], planned)["plain"].colour == plots.PALETTE["softmax"]
-    assert len({looks[model].colour for model in ("x", "y", new[-1])}) == 3
-    assert len({(look.colour, look.marker, look.dash) for look in looks.values()}) == len(looks)
+LOOK = plots.Style("#123456", "o", "-")
 
 
 def contrast(one: str, other: str) -> float:
@@ -57,7 +37,7 @@ def contrast(one: str, other: str) -> float:
 def test_text_in_figures_has_contrast_aa_and_the_colours_of_the_style_sheet() -> None:
     for theme in (plots.LIGHT, plots.DARK):
         assert min(contrast(theme.paper, theme.ink), contrast(theme.paper, theme.muted)) >= 4.5
-        assert all(contrast(theme.paper, colour) >= 1.8 for colour in plots.PALETTE.values())
+        assert all(contrast(theme.paper, colour) >= 1.8 for colour in (*figures.PALETTE.values(), *plots.SPARE))
     with plots.mpl.rc_context(fname=plots.STYLE_SHEET):
         shown = {plots.mpl.rcParams[key] for key in ("text.color", "xtick.color", "axes.facecolor", "grid.color")}
     assert {f"#{colour.removeprefix('#')}" for colour in shown} == set(vars(plots.LIGHT).values())
@@ -76,7 +56,7 @@ def test_names_of_lines_stand_in_the_order_of_their_ends_and_do_not_overlap() ->
     ((axes,),) = plots.panels(1, 1, 4.0, 3.0)[1]
     ends = {"low": (3.0, 0.0), "close": (2.0, 0.01), "high": (3.0, 1.0), "below": (3.0, -9.0)}
     axes.set(xlim=(0, 3), ylim=(0, 1))
-    plots.label_lines(axes, ends, {name: name.title() for name in ends}, plots.styles(ends, study()))
+    plots.label_lines(axes, ends, {name: name.title() for name in ends}, dict.fromkeys(ends, LOOK))
     heights = {text.get_text(): text.xyann[1] for text in axes.texts}
     assert sorted(heights, key=heights.get) in (["Below", "Low", "Close", "High"], ["Low", "Below", "Close", "High"])
     steps = sorted(heights.values())
@@ -89,6 +69,6 @@ def test_many_seeds_are_a_band_and_few_are_lines() -> None:
         ((axes,),) = plots.panels(1, 1, 4.0, 3.0)[1]
         rows = [("a", seed, epoch, seed + epoch) for seed in range(seeds) for epoch in (1, 2)]
         data = pd.DataFrame(rows, columns=["model", "seed", "epoch", "ppl"])
-        ends = plots.curves(axes, data, "epoch", "ppl", plots.styles(["a"], study()))
+        ends = plots.curves(axes, data, "epoch", "ppl", {"a": LOOK, "without data": LOOK})
         assert (len(axes.lines), len(axes.collections)) == (lines, bands)
         assert ends == {"a": (2.0, 2 + (seeds - 1) / 2)}

@@ -246,11 +246,15 @@ def test_tables_and_figure_show_every_price(monkeypatch):
     row = {row.key: [cell.measured.mean for cell in row.cells if cell.measured] for row in top.rows}["softmax"]
     kl = np.mean([FREE[seed] * (0.2 + 0.001 * seed) / 2 for seed in (1, 2, 3)])
     assert row == pytest.approx([kl / 2, 0.9 * kl, 0.1 * kl, kl])
-    source: Any = SimpleNamespace(
-        study=SimpleNamespace(absent_truths={"price.truths.llm": "llm.gguf"}, runs=(), experiments=(), fit_labels={})
-    )
+    absent = {"price.truths.llm": "llm.gguf", "price.truths.text": "archived.npz"}
+    own = {"runs": (), "experiments": (), "labels": {}, "fit_labels": {"price": NAMES}}
+    source: Any = SimpleNamespace(study=SimpleNamespace(absent_truths=absent, **own))
     drawing = price.price_curves_figure(source, fits="price")
-    assert "llm" in drawing.note and len(drawing.data) == 4
+    assert drawing.note.endswith("Hollow: not judged. Left out, because their saved model is missing: llm.")
+    assert len(drawing.data) == 4
+    made = frames({"gss": 0.02})
+    made = Frames(made.fits.query("d == 2"), made.truths, NAMES)  # every cell is judged
+    assert "Hollow" not in price.price_curves_figure(source, fits="price").note
     assert {text.get_text() for text in drawing.canvas.axes[0].texts} >= set(NAMES.values())
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records import records
-from softmax_bottleneck.report import archive, archived_cells, claims, compare, plots, summary, views
+from softmax_bottleneck.report import archive, archived_cells, claims, compare, figures, summary, views
 from softmax_bottleneck.report.cells import Table
 from softmax_bottleneck.report.head_table import head_table
 from softmax_bottleneck.report.numbers import number
@@ -60,7 +60,7 @@ def write(study: Study, folder: Path) -> None:
 
 def _experiments(study: Study) -> list[PlannedExperiment]:
     """Return the experiments of a report: training curves, those of the study, and tables of archived runs."""
-    models = tuple(model for model in plots.PALETTE if model in study.labels)
+    models = tuple(model for model in figures.PALETTE if model in study.labels)
     curves = PlannedExperiment.of(load_experiment(CURVES, ROOT / "config"), models=models, datasets=(*study.datasets,))
     experiments = [curves, *study.experiments] if models else [*study.experiments]
     if not study.is_of_own_texts and archive.archived_runs():

@@ -1,4 +1,4 @@
-"""The shared parts of all figures: palette, panels and legends, notes on which runs are drawn, and SVG.
+"""How figures are drawn: panels, curves, axes, legends, and SVG. Nothing here knows a study (`figures` does).
 
 The same input gives the same bytes, because an SVG has fixed ids and no date. Every SVG has a style sheet with dark
 colours for browsers in dark mode.
@@ -8,8 +8,7 @@ import io
 import itertools
 import math
 import re
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
@@ -21,24 +20,14 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from softmax_bottleneck.heads.registry import declarations
 from softmax_bottleneck.records.metrics import SUPERSCRIPT
-from softmax_bottleneck.report.source import Source, label
-from softmax_bottleneck.study import ROOT, Study
+from softmax_bottleneck.store.paths import ROOT
 
 mpl.use("Agg")  # seaborn imports pyplot, which would look for a screen
 
-# Readable on white and on near-black, told apart with the common colour-vision deficiencies (after Okabe and Ito).
-# Heads declare their colours; the two others are models of published tables that are a head with other options.
-HEADS = sorted((head for head in declarations().values() if head.colour), key=lambda head: head.name != "softmax")
-PALETTE: Mapping[str, str] = {head.published_as or head.name: str(head.colour) for head in HEADS} | {
-    "lms-plif-frozen": "#82cfb3",
-    "moss": "#d65fa8",
-}
+# Readable on white and on near-black, told apart with the common colour-vision deficiencies.
 SPARE = ("#a6761d", "#b15fd6", "#c9b400", "#e377a2", "#4fa3a5", "#9c6b4e", "#7c8f2b", "#d64f6f")
-MARKERS = "osD^vpXh"
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5)))
-LONGEST_NAME = 30
 DASHED = (0, (4, 3))
 MOST_SEEDS = 30  # drawn one by one
 LABEL_GAP = 0.065  # between the names of lines, in heights of a panel
@@ -46,6 +35,8 @@ FONTS = "'DejaVu Sans',Verdana,Arial,sans-serif"
 LEGEND_INCHES = 0.63, 0.078  # of an entry without its name, and of a letter
 NOTHING = "There is nothing to show yet."
 STYLE_SHEET = ROOT / "report" / "figures.mplstyle"
+
+AxesArray = NDArray[Any]  # of matplotlib's Axes, one per panel
 
 
 @dataclass(frozen=True)
@@ -83,7 +74,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Style:
-    """The colour, marker and line style of one model, the same in every figure."""
+    """The colour, marker and line style of one model."""
 
     colour: str
     marker: str
@@ -95,49 +86,8 @@ class Style:
         return {"color": self.colour, "marker": self.marker, "markersize": 6.5, "linestyle": "none"}
 
 
-def styles(models: Iterable[str], study: Study) -> dict[str, Style]:
-    """Return {model: style} of some models, which look the same in every figure of a report on `study`.
-
-    A model has its colour in PALETTE or, if it is the first of the study with a head that PALETTE shows under a name
-    that the study lacks, this head's colour. The others of the study, and then those of published tables, have spare
-    colours. Models of one experiment have different colours as long as spare ones are left, the small ones first.
-    """
-    shown = list(models)
-    groups = [*([*e.models, *e.absent] for e in study.experiments), *map(list, study.fit_labels.values())]
-    colours = _coloured({**PALETTE, **_head_colours(study)}, sorted(groups, key=len))
-    colours = _coloured(colours, [shown])
-    looks = {}
-    for place, (model, colour) in enumerate(colours.items()):
-        turn, marker = divmod(place, len(MARKERS))  # models with the colour and marker of others differ in the dash
-        looks[model] = Style(colour, MARKERS[marker], DASHES[(place + turn) % len(DASHES)])
-    return {model: looks[model] for model in shown}
-
-
-def _coloured(colours: Mapping[str, str], groups: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return {model: colour} with a spare colour for every other model of `groups`, which clashes least in its groups.
-
-    A clash counts the more, the smaller the group.
-    """
-    coloured = dict(colours)
-    spare = [colour for colour in SPARE if colour not in coloured.values()] or SPARE
-    for model in dict.fromkeys(itertools.chain(*groups)):
-        if model not in coloured:
-            beside = [(other, len(group)) for group in groups if model in group for other in group]
-            clashes = {c: sum(size**-2 for other, size in beside if coloured.get(other) == c) for c in spare}
-            coloured[model] = min(spare, key=clashes.__getitem__)
-    return coloured
-
-
-def _head_colours(study: Study) -> dict[str, str]:
-    """Return {model: colour of its head} of the first model of every head that PALETTE shows under another name."""
-    first = {run.head.name: run.model for run in reversed(study.runs)}
-    present, heads = {run.model for run in study.runs}, declarations()
-    lacking = {model: heads[name] for name, model in first.items() if (heads[name].published_as or name) not in present}
-    return {model: head.colour for model, head in lacking.items() if head.colour}
-
-
 # --- canvas ---------------------------------------------------------------------------------------------------------
-def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, NDArray[Any]]:
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Canvas, AxesArray]:
     """Return a canvas and an array [rows, columns] of its axes, each `width` x `height` inches."""
     canvas = Canvas(figsize=(width * columns, height * rows + 0.6), layout="constrained")
     canvas.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1)  # room for fonts wider than DejaVu Sans
@@ -154,35 +104,6 @@ def only_text(text: str, data: pd.DataFrame) -> Drawing:
     canvas, ((axes,),) = panels(1, 1, 8.6, 0.3)
     empty(axes, text)
     return Drawing(canvas, data)
-
-
-Panels = NDArray[Any]  # an array of matplotlib's axes
-Size = tuple[int, float, float]  # the number of panels in a row, and the width and height of a panel in inches
-DrawRow = Callable[[Panels, str, pd.DataFrame], None]  # fills the panels of a corpus with its data
-
-
-def by_corpus(source: Source, data: pd.DataFrame, size: Size, draw: DrawRow, note: str = "") -> Drawing:
-    """Return a drawing with a row of panels per corpus.
-
-    A corpus without data has a row with the text `nothing to show yet` if the study has the corpus, and otherwise none.
-
-    Args:
-        source: the experiment and its records.
-        data: the numbers to draw, with the columns `dataset` and `model`.
-        size: number of panels per row, and width and height of a panel in inches.
-        draw: function `draw(axes, corpus, of_corpus)` that fills the row of a corpus. `axes` is the array of the row's
-            panels, `corpus` the corpus's name, and `of_corpus` the part of `data` on this corpus.
-        note: the note of the drawing; by default a sentence on how many runs are drawn.
-    """
-    frames = {dataset: data[data["dataset"] == dataset] for dataset in source.corpora}
-    frames = {dataset: part for dataset, part in frames.items() if dataset in source.datasets or len(part)}
-    canvas, axes = panels(len(frames), *size)
-    for row, (dataset, of_corpus) in zip(axes, frames.items(), strict=True):
-        if len(of_corpus):
-            draw(row, dataset, of_corpus)
-        else:
-            empty(row[0], f"{corpus_title(source, dataset)}: nothing to show yet")
-    return Drawing(canvas, data, note or count_note(source, data))
 
 
 def crossed(
@@ -238,8 +159,8 @@ def curves(
         elif table.shape[1] > 1:
             axes.plot(table.index, table, color=style.colour, linewidth=0.6, alpha=0.45)
         mean = table.dropna().mean(axis=1)
-        axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
         if len(mean):
+            axes.plot(mean.index, mean, color=style.colour, linestyle=style.dash, linewidth=1.9)
             ends[model] = float(mean.index[-1]), float(mean.iloc[-1])
     return ends
 
@@ -256,6 +177,7 @@ def label_lines(
     places = {model: to_axes.transform(end).clip(0.0, 1.0) for model, end in ends.items()}
     lowest_first = sorted((float(y), float(x), model) for model, (x, y) in places.items())
     heights = list(itertools.accumulate((y for y, *_ in lowest_first), lambda below, y: max(y, below + LABEL_GAP)))
+    # Those that would stand above the panel move down, and push down only what is in their way.
     downwards = itertools.accumulate(
         reversed(heights), lambda above, y: min(y, above - LABEL_GAP), initial=1 + LABEL_GAP
     )
@@ -333,39 +255,3 @@ def to_svg(canvas: Canvas) -> str:
     rules = [f'[style*="{kind}: {a}"]{{{kind}:{b}!important}}' for a, b in pairs for kind in ("fill", "stroke")]
     style = f"<style>text{{font-family:{FONTS}}}@media (prefers-color-scheme:dark){{{''.join(rules)}}}</style>"
     return svg.replace("<defs>", f"{style}<defs>", 1)
-
-
-# --- which runs are drawn, in words ---------------------------------------------------------------------------------
-def count_note(source: Source, have: int | pd.DataFrame) -> str:
-    """Return a note such as `3 of 4 planned runs are in this figure.`
-
-    `have` is the number of drawn runs or the data of the figure. Rows of the data with the same dataset, model and seed
-    are one run.
-    """
-    if isinstance(have, pd.DataFrame):
-        have = len(have[["dataset", "model", "seed"]].drop_duplicates())
-    runs = [run for dataset in source.datasets for run in source.runs(dataset)]
-    return f"{have} of {len(runs)} planned runs are in this figure."
-
-
-def corpus_title(source: Source, dataset: str) -> str:
-    """Return the title of a corpus, shortened to at most 48 characters."""
-    return textwrap.shorten(source.study.dataset(dataset).title, 48, placeholder="…") or dataset
-
-
-def paper_title(source: Source, dataset: str, same: bool) -> str:
-    """Return the title of a panel of published numbers, such as `Penn Treebank: published`.
-
-    If `same` is False, the title ends with `, full size`. This tells readers that the study does not have the corpus
-    or the settings of the published numbers.
-    """
-    return f"{source.published_title(dataset)}: published" + ("" if same else ", full size")
-
-
-def short_name(study: Study, model: str) -> str:
-    """Return the label of a model; if it is longer than LONGEST_NAME, `…` replaces its middle.
-
-    The end of the label stays, because the labels of the models of one search differ only there.
-    """
-    text, half = label(study, model), LONGEST_NAME // 2
-    return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"

@@ -20,7 +20,7 @@ import pandas as pd
 
 from softmax_bottleneck.heads.registry import declaration
 from softmax_bottleneck.ranks.robustness import TRUE_RANK
-from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT, MODE_MATCH, PRESS_RANK
+from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_NO_CONTEXT, MODE_MATCH, PRESS_RANK
 from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import Claim, Code, Premise
 from softmax_bottleneck.statistics.correlations import pearson_r
@@ -106,8 +106,8 @@ def fits(data: r.CorpusData) -> pd.DataFrame:
     joined = joined.merge(softmax, on=["r", "d", "seed"], suffixes=("", "_softmax"))
     return joined.assign(
         lost=joined[KL] / joined[KL_NO_CONTEXT],
-        gap_closed=share_closed(joined[KL], joined[f"{KL}_softmax"]),
         extra=joined["parameters"] / joined["parameters_softmax"] - 1,
+        **{GAP_CLOSED: share_closed(joined[KL], joined[f"{KL}_softmax"])},
     )
 
 
@@ -432,7 +432,7 @@ growth_of_mos = r.Quantity(
 )  # fmt: skip
 room_of_softmax, room_of_moc = map(_room, ("softmax", "moc"))
 lms_best_kl, lms_best_modes = _lms_best(KL, -1, "KL"), _lms_best(MODE_MATCH, 1, "mode matching")
-gap_closed = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, "gap_closed"), names="{0}")
+gap_closed = over_seeds("fraction of the KL gap closed", "share", NARROW, partial(_mean, GAP_CLOSED), names="{0}")
 largest_loss = over_seeds(f"largest KL with d ≥ r, {UNIGRAM}", "share", f"{SOFTMAX} and d >= r", partial(_lost, "max"))
 least_loss = over_seeds(
     f"smallest KL with r ≥ 2 d, {UNIGRAM}", "share", f"{SOFTMAX} and r >= 2 * d", partial(_lost, "min")

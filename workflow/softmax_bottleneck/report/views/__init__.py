@@ -104,8 +104,7 @@ def options_of(study: Study, experiment: PlannedExperiment) -> dict[str, Any]:
     """
     known, file = VIEWS[experiment.kind], find_config("experiments", experiment.id, study.file.parent)
     if experiment.view not in known:
-        hint = did_you_mean(experiment.view, known)
-        raise UserError(f"{file}: view: unknown {experiment.view!r}{hint}")
+        raise UserError(f"{file}: view: unknown {experiment.view!r}{did_you_mean(experiment.view, known)}")
     view = known[experiment.view]
     types = get_type_hints(view, include_extras=True)
     options = {name: kind for name, kind in types.items() if name not in ("source", "dataset", "return")}

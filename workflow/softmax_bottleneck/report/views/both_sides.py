@@ -10,7 +10,7 @@ import pandas as pd
 from softmax_bottleneck.corpora.repeat import LEARNED
 from softmax_bottleneck.records.metrics import ACCURACY, ACCURACY_HELD_OUT, STEPS, TOP_M
 from softmax_bottleneck.records.records import Records, groups
-from softmax_bottleneck.report import plots
+from softmax_bottleneck.report import figures, plots
 from softmax_bottleneck.report.claims.both_sides import coverage, top_sizes
 from softmax_bottleneck.report.source import Source
 from softmax_bottleneck.study import Run, Study
@@ -40,18 +40,19 @@ def repeated_runs(study: Study, records: Records, runs: tuple[Run, ...]) -> pd.D
 def repeat_figure(source: Source) -> plots.Drawing:
     """Draw the coverage at which repeated tokens are learned, and the accuracy on held-out tokens, against V / d.
 
-    There is a row of panels per body. A line joins the runs of a head and width. A run that did not learn its tokens
-    is a cross at the coverage of the whole text.
+    There is a row of panels per body. A line joins the means over seeds of a model, in the look of the first model with
+    its head. A run that did not learn its tokens is a cross at the coverage of the whole text.
     """
     runs = source.study.runs_of(source.experiment)
     data = repeated_runs(source.study, source.records, runs)
     if data.empty:
         return plots.only_text("No run on repeated tokens has finished.", data)
-    looks = plots.styles(sorted(set(data["head"])), source.study)
+    first = {run.head.name: run.model for run in reversed(runs)}
+    looks = dict(zip(first, figures.styles(first.values(), source.study).values(), strict=True))
 
     def draw(panel: Any, body: str, column: str) -> None:
         of_body = data[data["body"] == body]
-        for (head, width), line in groups(of_body, "head", "d"):
+        for (head, width, _), line in groups(of_body, "head", "d", "model"):
             style, means = looks[head], line.groupby("ratio")[column].mean()
             panel.plot(means.index, means, color=style.colour, linestyle=style.dash)
             panel.annotate(f" d = {width}", (means.index[-1], means.iloc[-1]), color=style.colour, fontsize=9)
@@ -62,7 +63,7 @@ def repeat_figure(source: Source) -> plots.Drawing:
         panel.set(title=body, xlabel="V / d", ylabel=AXES[column], ylim=(-0.04 * most, 1.1 * most))
 
     canvas = plots.crossed(list(dict.fromkeys(data["body"])), list(AXES), 4.6, 3.2, draw)
-    plots.legend(canvas, {head: head for head in looks}, looks)
+    plots.legend(canvas, {head: head for head in sorted(set(data["head"]))}, looks)
     count = f"{(data[ACCURACY] >= LEARNED).sum()} of {len(data)} finished runs learned their tokens"
     return plots.Drawing(canvas, data, f"{count}; {len(runs)} are planned.")
 

@@ -16,7 +16,7 @@ A data frame of fits has one line per fit and these columns:
 import itertools
 import textwrap
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from softmax_bottleneck.records.metrics import GAP_CLOSED, KL, KL_UNIFORM, PRESS_RANK, RANK_TRUTH, find
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report import figures, numbers, plots
 from softmax_bottleneck.report.cells import Cell, Section, mean_of, section
 from softmax_bottleneck.report.claims.known_distributions import BASELINE, share_closed, split
 from softmax_bottleneck.report.source import MetricName, Source
@@ -70,29 +70,41 @@ class Frames:
         Raises:
             UserError: the view cannot group the plan's fits by one of `settings`, such as `alpha` (see SETTINGS).
         """
-        for unit in source.study.fits.get(plan, ())[:1]:
-            if unknown := set(settings) - (known := SETTINGS[unit.kind]):
-                problem = f"{plan!r} is of kind {unit.kind} and cannot be shown by {min(unknown)}"
-                expected = f"Expected a plan with this setting, or a view by {' or '.join(sorted(known))}"
-                raise UserError(f"options: fits: {problem}. {expected}. Fix: name another plan, setting or view")
+        _refuse_unknown(source.study, plan, settings)
         rows = source.records.synthetic
         fits, truths = split(rows[rows["table"] == plan])
         if "r" in fits:
-            keys, softmax = ["r", "d", "seed"], fits[fits["model"] == BASELINE]
-            of_softmax = fits[keys].merge(softmax[[*keys, KL]], on=keys, how="left")[KL].set_axis(fits.index)
-            fits = fits.assign(rank=fits["r"] + 2, **{GAP_CLOSED: share_closed(fits[KL], of_softmax)})
+            fits = fits.assign(rank=fits["r"] + 2, **{GAP_CLOSED: _gap_closed(fits)})
             truths = truths.assign(rank=truths["r"] + 2)  # logits of rank r, a bias and the log normaliser
         return cls(fits, truths, dict(source.study.fit_labels.get(plan, {})))
-
-    def looks(self, fits: pd.DataFrame, study: Study) -> dict[str, plots.Style]:
-        """Return the style of each model of `fits`, dashed if another head's number of parameters sets its width."""
-        cut = set(fits[fits["equal"] != ""]["model"])
-        styles = plots.styles([model for model in self.names if model in set(fits["model"])], study)
-        return {model: replace(style, dash=plots.DASHES[1] if model in cut else "-") for model, style in styles.items()}
 
     def having(self, metrics: Sequence[str]) -> pd.DataFrame:
         """Return the fits if all `metrics` are measured, otherwise a frame without lines."""
         return self.fits if set(metrics) <= set(self.fits) else self.fits.iloc[:0]
+
+
+def _refuse_unknown(study: Study, plan: str, settings: Sequence[str]) -> None:
+    """Raise UserError if the fits of a plan are of a kind without one of the settings."""
+    for unit in study.fits.get(plan, ())[:1]:
+        if unknown := set(settings) - (known := SETTINGS[unit.kind]):
+            problem = f"{plan!r} is of kind {unit.kind} and cannot be shown by {min(unknown)}"
+            expected = f"Expected a plan with this setting, or a view by {' or '.join(sorted(known))}"
+            raise UserError(f"options: fits: {problem}. {expected}. Fix: name another plan, setting or view")
+
+
+def _refuse_means(study: Study, plan: str, named: Set[str]) -> None:
+    """Raise UserError if curves against the settings `named` would be means over further settings of a plan."""
+    fits = planned_fits(study, plan)
+    if further := [key for key in (*DISTRIBUTIONS, "d") if key not in named and len(levels(fits, key)) > 1]:
+        problem = f"{plan!r} has several values of {further[0]}, which no axis, panel or row shows"
+        raise UserError(f"options: {problem}. Expected x, panels and rows that name every setting. Fix: name it, too")
+
+
+def _gap_closed(fits: pd.DataFrame) -> pd.Series:
+    """Return `gap_closed` of each fit to a synthetic language; nan without a softmax of the same r, d and seed."""
+    keys = ["r", "d", "seed"]
+    softmax = fits[fits["model"] == BASELINE].set_index(keys)[KL]
+    return share_closed(fits[KL], fits[keys].join(softmax, on=keys)[KL])
 
 
 def levels(frame: pd.DataFrame, column: str) -> list[float]:
@@ -152,8 +164,8 @@ def _drawing(
         columns: metrics of the CSV, besides the columns that identify a fit.
         note: beginning of the note.
     """
-    looks = frames.looks(fits, source.study)
-    plots.legend(canvas, {model: frames.names[model] for model in looks}, looks)
+    names = {model: name for model, name in frames.names.items() if model in set(fits["model"])}
+    plots.legend(canvas, names, figures.styles(names, source.study))
     keys = [column for column in ("alpha", "M", "r", "d") if column in fits]
     data = fits[[*keys, "model", "equal", "seed", *columns]].sort_values([*keys, "model", "seed"])
     seeds = fits["seed"].nunique()
@@ -162,9 +174,9 @@ def _drawing(
 
 
 def _log_axis(axes: Axes, frame: pd.DataFrame, x: str) -> None:
-    """Make the x axis logarithmic, with a tick at each value of column `x`."""
+    """Make the x axis logarithmic, with a tick at each value of column `x`, which AXES names."""
     plots.log_x(axes, levels(frame, x))
-    axes.set_xlabel(AXES.get(x, AXES["rank"]))
+    axes.set_xlabel(AXES[x])
 
 
 def fit_maps_figure(
@@ -196,7 +208,8 @@ def fit_maps_figure(
     if shown.empty:
         return plots.only_text(plots.NOTHING, shown[["model", "seed"]])
     rows = [(alpha, metric) for alpha in levels(shown, "alpha") for metric in metrics]
-    sizes, models = levels(shown, "M"), list(frames.looks(frames.fits, source.study))
+    sizes, models = levels(shown, "M"), [model for model in frames.names if model in set(frames.fits["model"])]
+    looks = figures.styles(models, source.study)
     canvas, axes = plots.panels(2 * len(rows), max(len(models), len(sizes)), 3.1, 2.5)
     for squares, lines, (alpha, metric) in zip(axes[::2], axes[1::2], rows, strict=True):
         of_alpha, label = shown[shown["alpha"] == alpha], find(metric).label
@@ -210,7 +223,7 @@ def fit_maps_figure(
             panel.set(title=title, xlabel="width d", ylabel="words M")
         for panel, size in zip(lines, sizes, strict=False):
             of_size = of_alpha[of_alpha["M"] == size]
-            plots.curves(panel, of_size, x="d", y=metric, looks=frames.looks(of_size, source.study), dots=True)
+            plots.curves(panel, of_size, x="d", y=metric, looks=looks, dots=True)
             _log_axis(panel, of_size, "d")
             truth = frames.truths[(frames.truths["alpha"] == alpha) & (frames.truths["M"] == size)]
             if metric == KL and len(truth):
@@ -273,12 +286,13 @@ def fit_curves_figure(
         shown = shown[(shown["r"] > shown["d"]) & (shown["model"] != BASELINE)]
     if shown.empty:
         return plots.only_text(plots.NOTHING, shown[["model", "seed"]])
+    looks = figures.styles(frames.names, source.study)
     notes: dict[str, None] = {}  # in the order of drawing
 
     def draw(panel: Axes, row: tuple[str, float], value: float) -> None:
         metric, level = row
         in_panel = shown[(shown[panels] == value) & (shown[rows] == level if rows else True)]
-        plots.curves(panel, in_panel, x=x, y=metric, looks=frames.looks(in_panel, source.study), dots=True)
+        plots.curves(panel, in_panel, x=x, y=metric, looks=looks, dots=True)
         _log_axis(panel, in_panel, x)
         second = f", {rows} = {level:g}" if rows else ""
         panel.set(ylabel=find(metric).label, title=f"{panels} = {value:g}{second}")
@@ -288,10 +302,10 @@ def fit_curves_figure(
         if is_known:
             exact = frames.truths.groupby("rank")[of_truth].mean()
             panel.plot(exact.index, exact, color=plots.LIGHT.ink, linewidth=1.2, linestyle=plots.DASHED)
-            notes["Dashed: the true distribution itself."] = None
+            notes["Dashed, without dots: the true distribution itself."] = None
         if {x, panels} == {"d", "r"} and in_panel[x].min() <= value <= in_panel[x].max():
             panel.axvline(value, color=plots.LIGHT.muted, linewidth=1, linestyle=plots.DASHES[2])
-            notes["Dotted: d = r."] = None
+            notes["Vertical: d = r."] = None
         if metric == GAP_CLOSED and (in_panel[metric] < LEAST_SHARE).any():
             notes["Shares below −100 % are off the scale."] = None
 
@@ -299,14 +313,6 @@ def fit_curves_figure(
     canvas = plots.crossed(lines, levels(shown, panels), width=3.1, height=2.8, draw=draw)
     columns = [*metrics, *(("width", "parameters") if with_gap else ())]
     return _drawing(source, frames, canvas, fits=shown, columns=columns, note=" ".join(notes))
-
-
-def _refuse_means(study: Study, plan: str, named: Set[str]) -> None:
-    """Raise UserError if curves against the settings `named` would be means over further settings of a plan."""
-    fits = planned_fits(study, plan)
-    if further := [key for key in (*DISTRIBUTIONS, "d") if key not in named and len(levels(fits, key)) > 1]:
-        problem = f"{plan!r} has several values of {further[0]}, which no axis, panel or row shows"
-        raise UserError(f"options: {problem}. Expected x, panels and rows that name every setting. Fix: name it, too")
 
 
 def _scale(axes: Axes, values: pd.Series, metric: str, *, is_rank: bool) -> None:
@@ -319,7 +325,8 @@ def _scale(axes: Axes, values: pd.Series, metric: str, *, is_rank: bool) -> None
     if metric == GAP_CLOSED:
         plots.level(axes, 0.0, "Softmax")
         axes.yaxis.set_major_formatter(lambda share, _: numbers.percent(share))
-        axes.set_ylim(bottom=max(axes.get_ylim()[0], LEAST_SHARE))
+        bottom, top = max(axes.get_ylim()[0], LEAST_SHARE), max(0.0, float(values.max()))
+        axes.set_ylim(bottom, top + 0.05 * (top - bottom))
     elif is_rank:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(plots.integer)

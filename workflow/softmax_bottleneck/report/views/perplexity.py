@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.metrics import ENTROPY_PPL, PRESS_RANK, RANK_TRUTH, TEST_PPL, VALID_PPL
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report import figures, numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Row, Section, mean_of
 from softmax_bottleneck.report.source import Source, exact_value
 from softmax_bottleneck.statistics.samples import student_t, welch_t
@@ -145,14 +145,14 @@ def training_figure(source: Source) -> plots.Drawing:
         for line in source.records.curve(run.path)
     ]
     data = pd.DataFrame(rows, columns=["dataset", "model", "seed", "epoch", VALID_PPL])
-    looks = plots.styles(source.models, source.study)
+    looks = figures.styles(source.models, source.study)
 
-    def draw(row: plots.Panels, dataset: str, epochs: pd.DataFrame) -> None:
+    def draw(row: plots.AxesArray, dataset: str, epochs: pd.DataFrame) -> None:
         (panel,), lowest = row, epochs[VALID_PPL].min()
         ends = plots.curves(panel, epochs, "epoch", VALID_PPL, looks)
-        panel.set(title=plots.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
+        panel.set(title=figures.corpus_title(source, dataset), xlabel="epoch", ylabel="validation perplexity")
         panel.set(ylim=(0.97 * lowest, HIGHEST * lowest))
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        plots.label_lines(panel, ends, {model: plots.short_name(source.study, model) for model in ends}, looks)
+        plots.label_lines(panel, ends, {model: figures.short_name(source.study, model) for model in ends}, looks)
 
-    return plots.by_corpus(source, data, (1, 8.0, 3.8), draw)
+    return figures.by_corpus(source, data, (1, 8.0, 3.8), draw)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from softmax_bottleneck.records.metrics import KL, KL_NO_CONTEXT
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report import figures, numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section, section
 from softmax_bottleneck.report.claims import natural
 from softmax_bottleneck.report.claims.known_distributions import BASELINE
@@ -104,7 +104,7 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
         return plots.only_text(plots.NOTHING, pd.DataFrame(columns=["truth", "model"]))
     data = pd.json_normalize([asdict(price) | {"verdict": price.verdict} for price in found], sep="_")
     data = data.drop(columns=[name for name in data if str(name).endswith(("_n", "_spread", "_units"))])
-    truths, looks = dict.fromkeys(data["truth"]), plots.styles(frames.names, source.study)
+    truths, looks = dict.fromkeys(data["truth"]), figures.styles(frames.names, source.study)
     canvas, axes = plots.panels(-(-len(truths) // 2), 2, 5.6, 4.4)
     widths, lowest = sorted(set(data["width"])), data["share_value"].min() / 1.5
     top = data[["share_value", "share_high"]].replace(np.inf, MARGIN).max(axis=None)
@@ -116,7 +116,7 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
             line = {"color": look.colour, "linestyle": look.dash, "linewidth": 1.9, "elinewidth": 1, "capsize": 2}
             panel.errorbar(own["width"], share, error, **line)
             fill = [plots.LIGHT.paper if text.startswith("not judged") else look.colour for text in own["verdict"]]
-            panel.scatter(own["width"], share, s=26, c=fill, edgecolors=look.colour, zorder=3)
+            panel.scatter(own["width"], share, s=26, c=fill, edgecolors=look.colour, marker=look.marker, zorder=3)
             ends[str(model)] = float(own["width"].iloc[-1]), float(share.iloc[-1])
         plots.log_x(panel, widths)
         plots.log_y(panel)
@@ -126,7 +126,10 @@ def price_curves_figure(source: Source, *, fits: str) -> plots.Drawing:
         plots.level(panel, MARGIN, "5 %: a head can pay above")
         plots.label_lines(panel, ends, frames.names, looks)
     seeds = max(price.share.n[0] for price in found)
-    note = f"{len(found)} cells of {seeds} seeds. Bars: 95 % intervals over seeds. Hollow: not judged."
-    absent = [name.rpartition(".")[2] for name in source.study.absent_truths if name.startswith(f"{fits}.")]
+    note = f"{len(found)} cells of {seeds} seeds."
+    note += " Bars: 95 % intervals over seeds." if np.isfinite(data["share_low"]).any() else ""
+    note += " Hollow: not judged." if data["verdict"].str.startswith("not judged").any() else ""
+    missing = [place.rpartition(".") for place in source.study.absent_truths if place.startswith(f"{fits}.")]
+    absent = [truth for *_, truth in missing if truth not in truths]
     note += f" Left out, because their saved model is missing: {', '.join(absent)}." if absent else ""
     return plots.Drawing(canvas, data, note)

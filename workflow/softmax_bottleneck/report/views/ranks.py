@@ -20,12 +20,11 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from softmax_bottleneck.records import metrics, records
 from softmax_bottleneck.records.metrics import PEARSON, PRESS_RANK, RANK_TOLERANCE, SIGMA_MAX, TEST_PPL, VALID_PPL
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report import figures, numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
 from softmax_bottleneck.report.source import MetricName, Source
 from softmax_bottleneck.statistics.correlations import pearson
@@ -155,20 +154,20 @@ def grid_scatter_figure(source: Source, *, windows: Windows) -> plots.Drawing:
     data = pd.concat([grid(source, dataset) for dataset in source.corpora], ignore_index=True)
     has_published = PUBLISHED in set(data["origin"])
 
-    def draw(row: plots.Panels, dataset: str, points: pd.DataFrame) -> None:
+    def draw(row: plots.AxesArray, dataset: str, points: pd.DataFrame) -> None:
         ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-        title = plots.corpus_title(source, dataset)
+        title = figures.corpus_title(source, dataset)
         if 0 < len(ours) < FEW_DOTS:
             plots.empty(row[0], f"{title}: {_in_a_sentence(ours)}")
         else:
             _grid_panel(row[0], ours, f"{title}: measured")
         if has_published:
-            _grid_panel(row[1], theirs, plots.paper_title(source, dataset, source.same(dataset, *source.models)))
+            _grid_panel(row[1], theirs, figures.paper_title(source, dataset, source.same(dataset, *source.models)))
             window = windows.get(source.corpus(dataset), (math.nan, math.nan))
             row[1].axvspan(*window, color=plots.LIGHT.grid, zorder=0)
 
-    note = f"{plots.count_note(source, data[data['origin'] == MEASURED])} {source.unlearned_note}".rstrip()
-    return plots.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw, note)
+    note = f"{figures.count_note(source, data[data['origin'] == MEASURED])} {source.unlearned_note}".rstrip()
+    return figures.by_corpus(source, data, (1 + has_published, 4.7, 3.8), draw, note)
 
 
 def _in_a_sentence(points: pd.DataFrame) -> str:
@@ -179,9 +178,9 @@ def _in_a_sentence(points: pd.DataFrame) -> str:
 def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
     """Draw a dot per row of `points` and, for MIN_POINTS or more dots, their least-squares line.
 
-    As in the paper, perplexity falls to the right.
-    `points` has the columns of the frame that the function `grid` returns. Dots are coloured by k, or grey if k is
-    missing in all rows (published dots). If `points` is empty, the panel has a text instead.
+    As in the paper, perplexity falls to the right. `points` has the columns of the frame that the function `grid`
+    returns. Dots are coloured by k, or grey if k is missing in all rows (published dots). If `points` is empty, the
+    panel has a text instead.
     """
     if points.empty:
         plots.empty(axes, f"{title}: nothing to show")
@@ -207,10 +206,6 @@ def _grid_panel(axes: Axes, points: pd.DataFrame, title: str) -> None:
 
 
 # --- settings of a head (Figures 5 and 6) ---------------------------------------------------------------------------
-# Of the metrics in a panel.
-LOOKS: list[dict[str, Any]] = [{"color": plots.PALETTE[m], "marker": mark} for m, mark in (("mos", "o"), ("gss", "s"))]
-
-
 def sweep_figure(
     source: Source,
     *,
@@ -226,17 +221,20 @@ def sweep_figure(
     published numbers have a row of their own. A run or published model is drawn only if it has all metrics of `panels`
     and `beside`.
 
+    Raises:
+        UserError: several models of the study have the same value, so that a line would not be a mean over seeds alone.
+
     Args:
         source: the experiment with its records.
         sweeps: {option of the head, such as `components`: label of the x axis}.
-        panels: for each panel of a row, the names of its metrics, at most two.
+        panels: for each panel of a row, the names of its metrics.
         beside: metrics that are written to the figure's CSV but not drawn.
     """
     wanted = list(dict.fromkeys([*itertools.chain(*panels), *beside]))
     rows = [
         point | {"setting": setting, "value": value}
         for dataset, setting in itertools.product(source.corpora, sweeps)
-        for value, model in _swept(source, setting)
+        for value, model in _swept(source, dataset, setting)
         for point in _points(source, dataset, model, wanted)
     ]
     data = _frame(rows, ("dataset", "setting", "value", "model", "origin", "seed"), wanted)
@@ -246,18 +244,19 @@ def sweep_figure(
     rows_of_panels = []
     for (dataset, setting), points in records.groups(data, "dataset", "setting"):
         is_ours, same = points["origin"] == MEASURED, source.same(dataset, *(set(points["model"]) & set(source.models)))
-        ours, theirs = plots.corpus_title(source, dataset), plots.paper_title(source, dataset, False)
+        ours, theirs = figures.corpus_title(source, dataset), figures.paper_title(source, dataset, False)
         if same or is_ours.all() or not is_ours.any():
             rows_of_panels.append((setting, points, ours if is_ours.any() else theirs))
         else:
             rows_of_panels += [(setting, points[is_ours], f"{ours}: measured"), (setting, points[~is_ours], theirs)]
     canvas = plots.crossed(rows_of_panels, panels, 4.7, 3.0, partial(_sweep_panel, sweeps))
-    note = "Dashed: published; where the setting is not the same, in a panel of its own."
-    return plots.Drawing(canvas, data, f"{note} {plots.count_note(source, data[data['origin'] == MEASURED])}")
+    measured = data[data["origin"] == MEASURED]
+    note = "Crosses: published. " if len(measured) < len(data) else ""
+    return plots.Drawing(canvas, data, note + figures.count_note(source, measured))
 
 
-def _swept(source: Source, setting: str) -> list[tuple[float, str]]:
-    """Return (value of an option of the head, model) of all models to draw against this option, by ascending value.
+def _swept(source: Source, dataset: str, setting: str) -> list[tuple[float, str]]:
+    """Return (value of an option of the head, model) of the models to draw on a corpus, by ascending value.
 
     The value of a trained model is that of its first run.
     """
@@ -267,7 +266,12 @@ def _swept(source: Source, setting: str) -> list[tuple[float, str]]:
     for model in source.experiment.absent:  # published models whose names end in the option and its value
         if named := re.fullmatch(rf".*{setting}([0-9.]+)", model):
             values.setdefault(model, named[1])
-    return sorted((float(values[model]), model) for model in source.rows if model in values)
+    swept = sorted((float(values[model]), model) for model in source.rows if model in values)
+    trained = [value for value, model in swept if source.planned(dataset, model)]
+    if len(set(trained)) < len(trained):
+        problem = f"several models have the same {setting} on {dataset}, but a line shows means over seeds"
+        raise UserError(f"models: {problem}. Expected one model per value. Fix: name one search over {setting} alone")
+    return swept
 
 
 def _sweep_panel(
@@ -280,21 +284,21 @@ def _sweep_panel(
         axes: the panel.
         row: the option of the head, the points, and the panel's title. The points have the columns `value` (x axis),
             `origin` (MEASURED or PUBLISHED) and the metrics `names`.
-        names: the metrics of the panel, at most two.
+        names: the metrics of the panel, each in a spare colour.
     """
     setting, points, title = row
     axes.set(title=title, xlabel=sweeps[setting], ylabel=" and ".join(metrics.find(name).words for name in names))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=setting == "components"))
     ours, theirs = (points[points["origin"] == origin] for origin in (MEASURED, PUBLISHED))
-    for metric, look in zip(names, LOOKS, strict=False):
+    for metric, colour, marker in zip(names, itertools.cycle(plots.SPARE), itertools.cycle("osD^"), strict=False):
         mean = ours.groupby("value")[metric].mean()
-        axes.plot(mean.index, mean, color=look["color"])
-        axes.plot(ours["value"], ours[metric], linestyle="", markersize=6, mec=plots.LIGHT.paper, **look)
-        colour = plots.LIGHT.muted if len(names) == 1 else look["color"]
-        axes.plot(theirs["value"], theirs[metric], "x", linestyle=plots.DASHES[1], linewidth=1.2, color=colour)
+        axes.plot(mean.index, mean, color=colour)
+        dot = plots.Style(colour, marker, "").dot | {"mec": plots.LIGHT.paper, "label": metrics.find(metric).words}
+        axes.plot(ours["value"], ours[metric], **dot)
+        cross = plots.LIGHT.muted if len(names) == 1 else colour
+        axes.plot(theirs["value"], theirs[metric], "x", linestyle=plots.DASHES[1], linewidth=1.2, color=cross)
     if len(names) > 1:
-        handles = [Line2D([], [], **look) for look in LOOKS[: len(names)]]
-        axes.legend(handles, [metrics.find(metric).words for metric in names], fontsize=9)
+        axes.legend(fontsize=9)
     if PRESS_RANK in names:
         axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(plots.integer)
@@ -320,12 +324,12 @@ def spectrum_figure(
         first: number of leading singular values in a `first` panel.
         top: upper end of the y axis of a `first` panel.
     """
-    data, looks = _singular_values(source, panels), plots.styles(source.models, source.study)
-    names = {model: plots.short_name(source.study, model) for model in source.models}
+    data, looks = _singular_values(source, panels), figures.styles(source.models, source.study)
+    names = {model: figures.short_name(source.study, model) for model in source.models}
     stage = records.FINETUNED if "finetune" in source.experiment.stages else ""
 
-    def draw(row: plots.Panels, dataset: str, values: pd.DataFrame) -> None:
-        title, longest = plots.corpus_title(source, dataset), int(values["index"].max())
+    def draw(row: plots.AxesArray, dataset: str, values: pd.DataFrame) -> None:
+        title, longest = figures.corpus_title(source, dataset), int(values["index"].max())
         for panel, side in zip(row, panels, strict=True):
             if side == "first":
                 shown = min(first, longest)
@@ -346,7 +350,7 @@ def spectrum_figure(
                 plots.level(panel, tolerance, "Press tolerance", end="left")
             plots.label_lines(panel, ends, names, looks)
 
-    return plots.by_corpus(source, data, (len(panels), 5.2 if len(panels) > 1 else 7.0, 3.5), draw)
+    return figures.by_corpus(source, data, (len(panels), 5.2 if len(panels) > 1 else 7.0, 3.5), draw)
 
 
 def _press_tolerance(source: Source, dataset: str, stage: str, *, relative: bool) -> float | None:
@@ -390,8 +394,8 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
     The option `snapshots` is read by the step `train` and not used here. If true, that step keeps the weights of some
     epochs, so that their ranks can be measured.
     """
-    columns, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), plots.styles(source.models, source.study)
-    names = {model: plots.short_name(source.study, model) for model in source.models}
+    columns, looks = ("epoch", PRESS_RANK, "rank_eff_1e-3", VALID_PPL), figures.styles(source.models, source.study)
+    names = {model: figures.short_name(source.study, model) for model in source.models}
     rows = [
         (dataset, model, run.seed, *map(line.get, columns))
         for dataset in source.corpora
@@ -401,16 +405,16 @@ def rank_training_figure(source: Source, *, snapshots: schema.Flag = False) -> p
     ]
     data = _frame(rows, ("dataset", "model", "seed"), columns)
 
-    def draw(row: plots.Panels, dataset: str, points: pd.DataFrame) -> None:
+    def draw(row: plots.AxesArray, dataset: str, points: pd.DataFrame) -> None:
         for panel, x, text in zip(row, ("epoch", VALID_PPL), ("epoch", "validation perplexity"), strict=True):
             ends = plots.curves(panel, points, x, PRESS_RANK, looks, dots=x == VALID_PPL)
             panel.set(xlabel=text, ylabel="Press rank")
             if x == "epoch":
                 plots.label_lines(panel, ends, names, looks)
             panel.yaxis.set_major_formatter(plots.integer)
-        row[0].set_title(plots.corpus_title(source, dataset))
+        row[0].set_title(figures.corpus_title(source, dataset))
         row[0].xaxis.set_major_locator(MaxNLocator(integer=True))
         row[1].set_title("against validation perplexity")
         row[1].invert_xaxis()
 
-    return plots.by_corpus(source, data, (2, 5.2, 3.4), draw)
+    return figures.by_corpus(source, data, (2, 5.2, 3.4), draw)

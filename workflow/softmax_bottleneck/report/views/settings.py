@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report import figures, numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section
 from softmax_bottleneck.report.source import Source, label
 from softmax_bottleneck.store.errors import UserError
@@ -135,7 +135,7 @@ def pointwise_figure(source: Source, *, curves: tuple[Curve, ...]) -> plots.Draw
     logits = np.linspace(*RANGE, CURVE_POINTS)
     axes.plot(logits, logits, color=plots.LIGHT.muted, linewidth=1, label="identity (Softmax)")
     frames = []
-    for colour, curve in zip(plots.SPARE, curves, strict=False):
+    for colour, curve in zip(itertools.cycle(plots.SPARE), curves, strict=False):
         below = curve.k * (logits - curve.c) + curve.c
         sharp = np.where(logits < curve.c, below, logits)
         rounded = below - (curve.k - 1) * np.logaddexp(logits - curve.c, 0)
@@ -181,9 +181,9 @@ def learned_function_figure(source: Source) -> plots.Drawing:
                 curve[["initial", "learned"]] -= zero[["initial", "learned"]]
                 frames.append(curve.assign(dataset=dataset, model=run.model, seed=run.seed)[list(frames[0])])
     data = pd.concat(frames[1:] or frames, ignore_index=True)
-    looks = plots.styles(source.models, source.study)
+    looks = figures.styles(source.models, source.study)
 
-    def draw(row: plots.Panels, dataset: str, own: pd.DataFrame) -> None:
+    def draw(row: plots.AxesArray, dataset: str, own: pd.DataFrame) -> None:
         left, right = row
         own = own[own["logit"].abs() <= CURVE_RANGE]
         for model, style in looks.items():
@@ -191,8 +191,8 @@ def learned_function_figure(source: Source) -> plots.Drawing:
                 left.plot(run["logit"], run["initial"], color=plots.LIGHT.muted, linestyle=plots.DASHES[1], linewidth=1)
                 left.plot(run["logit"], run["learned"], color=style.colour, linewidth=1.6)
                 right.plot(run["logit"], run["learned"] - run["initial"], color=style.colour, linewidth=1.4)
-        left.set(title=plots.corpus_title(source, dataset), xlabel="logit l", ylabel="g(l) − g(0)")
+        left.set(title=figures.corpus_title(source, dataset), xlabel="logit l", ylabel="g(l) − g(0)")
         right.set(title="what training changed", xlabel="logit l", ylabel="learned − initial")
 
-    note = f"Dashed: before training. {plots.count_note(source, data)}"
-    return plots.by_corpus(source, data, (2, 4.7, 3.4), draw, note)
+    note = ("Dashed: before training. " if len(data) else "") + figures.count_note(source, data)
+    return figures.by_corpus(source, data, (2, 4.7, 3.4), draw, note)

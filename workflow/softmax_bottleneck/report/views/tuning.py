@@ -9,7 +9,7 @@ import pandas as pd
 
 from softmax_bottleneck.records import metrics
 from softmax_bottleneck.records.records import SEARCH
-from softmax_bottleneck.report import numbers, plots
+from softmax_bottleneck.report import figures, numbers, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, Section
 from softmax_bottleneck.report.contrasts import EQUAL_SIZE, difference, in_percent
 from softmax_bottleneck.report.source import Source, label
@@ -42,9 +42,9 @@ def tuning_figure(source: Source) -> plots.Drawing:
     data = pd.DataFrame(rows, columns=["dataset", "model", "setting", "value", metrics.VALID_PPL, "best", "interior"])
     if tuning is None or data.empty:
         return plots.only_text("This study tunes no model, or no trial has ended.", data)
-    looks = plots.styles(source.models, source.study)
+    looks = figures.styles(source.models, source.study)
 
-    def draw(panels: plots.Panels, dataset: str, trials: pd.DataFrame) -> None:
+    def draw(panels: plots.AxesArray, dataset: str, trials: pd.DataFrame) -> None:
         for panel, axis in zip(panels, axes, strict=True):
             of_axis = trials[trials["setting"] == axis]
             for model, curve in of_axis.groupby("model", sort=False):
@@ -55,14 +55,14 @@ def tuning_figure(source: Source) -> plots.Drawing:
                 panel.plot(best["value"], best[metrics.VALID_PPL], **style.dot | dot)
             if all(type(value) in (int, float) and value > 0 for value in of_axis["value"]):
                 plots.log_x(panel, sorted(set(of_axis["value"])))
-            panel.set(title=plots.corpus_title(source, dataset), xlabel=axis.rpartition(".")[2].replace("_", " "))
+            panel.set(title=figures.corpus_title(source, dataset), xlabel=axis.rpartition(".")[2].replace("_", " "))
             panel.set_ylabel("validation perplexity")
 
     ended = f"{data[metrics.VALID_PPL].notna().sum()} of {len(data)} trials ended with a perplexity"
     note = f"{ended}. Search seeds: {', '.join(map(str, tuning.seeds))}."
-    drawing = plots.by_corpus(source, data, (len(axes), 6.4, 4.0), draw, note)
+    drawing = figures.by_corpus(source, data, (len(axes), 6.4, 4.0), draw, note)
     drawn = [model for model in source.rows if model in set(data["model"])]
-    plots.legend(drawing.canvas, {model: plots.short_name(source.study, model) for model in drawn}, looks)
+    plots.legend(drawing.canvas, {model: figures.short_name(source.study, model) for model in drawn}, looks)
     return drawing
 
 
@@ -111,8 +111,7 @@ def contrasts_table(source: Source, dataset: str) -> Section:
     reasons = {row: _why_open(source, dataset, pair) for row, pair in family.items()}
     known = {row: _sides(source, dataset, pair, metrics.TEST_PPL) for row, pair in family.items() if not reasons[row]}
     logs = {row: [[math.log(ppl) for ppl in side] for side in sides] for row, sides in known.items()}
-    p_values = holm([welch_p(*sides) for sides in logs.values()])
-    corrected = dict(zip(known, p_values, strict=True))
+    corrected = dict(zip(logs, holm([welch_p(*sides) for sides in logs.values()]), strict=True))
 
     def cell(row: str, column: str) -> Cell:
         if column in RATIOS:

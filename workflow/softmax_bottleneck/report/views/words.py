@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 
 from softmax_bottleneck.records import records
 from softmax_bottleneck.records.metrics import PAIRS, PAIRS_UNKNOWN, SPEARMAN, TOP5_HIT, WINS
-from softmax_bottleneck.report import plots
+from softmax_bottleneck.report import figures, plots
 from softmax_bottleneck.report.cells import Cell, MeasuredCell, PublishedCell, Section
 from softmax_bottleneck.report.source import Source, read_published
 from softmax_bottleneck.statistics.correlations import win_matrix
@@ -98,11 +98,11 @@ def wins_figure(source: Source) -> plots.Drawing:
     rows = [row for dataset in source.corpora for row in _wins_on(source, dataset)]
     data = pd.DataFrame(rows, columns=["dataset", "model", "over", *SIDES])
     sides = SIDES if data["published"].notna().any() else SIDES[:1]
-    models, names = list(source.rows), [plots.short_name(source.study, model) for model in source.rows]
+    models, names = list(source.rows), [figures.short_name(source.study, model) for model in source.rows]
 
-    def draw(row: plots.Panels, dataset: str, shown: pd.DataFrame) -> None:
+    def draw(row: plots.AxesArray, dataset: str, shown: pd.DataFrame) -> None:
         same = source.same(dataset, *source.models)
-        titles = (f"{plots.corpus_title(source, dataset)}: measured", plots.paper_title(source, dataset, same))
+        titles = (f"{figures.corpus_title(source, dataset)}: measured", figures.paper_title(source, dataset, same))
         for axes, side, title in zip(row, sides, titles, strict=False):
             if shown[side].isna().all():
                 plots.empty(axes, f"{title}: nothing to show")
@@ -114,9 +114,9 @@ def wins_figure(source: Source) -> plots.Drawing:
 
     inches = 0.42 * len(models)  # of a map
     size = (len(sides), max(3.4, inches + 1.5), inches + 1.1)
-    rated = set(source.records.rows.loc[source.records.rows["metric"] == SPEARMAN, "run_id"])
-    used = {run.run_id for dataset in source.corpora for run in source.runs(dataset)} & rated
-    return plots.by_corpus(source, data, size, draw, plots.count_note(source, len(used)))
+    rated = source.records.rows[source.records.rows["metric"] == SPEARMAN]
+    used = rated[rated["run_id"].isin([run.run_id for run in source.study.runs_of(source.experiment)])]
+    return figures.by_corpus(source, data, size, draw, figures.count_note(source, used))
 
 
 def _wins_on(source: Source, dataset: str) -> Iterator[tuple[str, str, str, float, float | None]]:
@@ -240,7 +240,7 @@ def hits_figure(source: Source) -> plots.Drawing:
     panels = [(dataset, side) for dataset in source.corpora for side in sides]
     canvas = plots.crossed(panels, [None], 9.2, height, partial(_hit_panel, source, data))
     measured = data.dropna(subset="measured")
-    return plots.Drawing(canvas, data, plots.count_note(source, len(measured[["dataset", "model"]].drop_duplicates())))
+    return plots.Drawing(canvas, data, figures.count_note(source, measured))
 
 
 def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, str], _: object) -> None:
@@ -252,7 +252,7 @@ def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, s
     Positions and models that have only nan are left out. `source` has the titles and the order of the models.
     """
     dataset, side = row
-    name = plots.corpus_title(source, dataset) if side == "measured" else source.published_title(dataset)
+    name = figures.corpus_title(source, dataset) if side == "measured" else source.published_title(dataset)
     title = f"{name}: {side}"
     data = data[data["dataset"] == dataset]
     data = data[data.groupby(["group", "context", "target"])[side].transform("count") > 0]
@@ -261,7 +261,7 @@ def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, s
         plots.empty(axes, f"{title}: nothing to show")
         return
     spots = data[["group", "context", "target"]].drop_duplicates()
-    looks, names = plots.styles(source.rows, source.study), list[str]()
+    looks, names = figures.styles(source.rows, source.study), list[str]()
     for height, model in enumerate(model for model in source.rows if model in shown):
         hit = data[data["model"] == model][side].to_numpy(dtype=float)
         for value, fill in ((1, "full"), (0, "none")):
@@ -269,7 +269,7 @@ def _hit_panel(source: Source, data: pd.DataFrame, axes: Axes, row: tuple[str, s
             look = looks[model].dot | {"marker": "s", "markersize": 11, "fillstyle": fill, "mew": 0.8}
             axes.plot(spot, [height] * len(spot), **look)
         axes.text(len(hit) - 0.2, height, f"{np.nansum(hit):.0f} of {np.isfinite(hit).sum()}", va="center", fontsize=9)
-        names.append(plots.short_name(source.study, model))
+        names.append(figures.short_name(source.study, model))
     for edge in np.flatnonzero(spots["group"].to_numpy()[1:] != spots["group"].to_numpy()[:-1]):
         axes.axvline(edge + 0.5, color=plots.LIGHT.muted, linewidth=1)
     counts = ", ".join(f"{GROUPS.get(group, group)}: {len(rows)}" for (group,), rows in records.groups(spots, "group"))
