@@ -509,6 +509,12 @@ def test_two_entries_of_fits_to_the_same_distributions_are_not_mixed() -> None:
         assert judge_claim(CorpusData(found, rules.SYNTHETIC, study), BY_ID["truth-closes"]).verdict == verdict
 
 
+def test_heads_of_one_rank_have_no_correlation_with_it() -> None:
+    kl = np.random.default_rng(0).uniform(0.1, 1, 40)
+    table = pd.DataFrame([{"r": 16, "d": d, "rank_press": d + 2.0} for d in (3, 5, 7, 11) for _ in range(10)])
+    assert math.isnan(known.within_distributions("rank_press", "kl_nats", table.assign(kl_nats=kl)))
+
+
 def test_quantities_of_fits_are_their_definitions() -> None:
     rng, rows, kl, lost, press, size = np.random.default_rng(3), [], {}, {}, {}, {}
     for r in (4, 8, 16):

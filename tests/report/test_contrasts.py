@@ -102,6 +102,13 @@ def test_a_search_alone_decides_the_rate_and_its_seed_is_not_compared(other) -> 
     assert contrasts.at_shared_rates(found).change == pytest.approx(-10)
 
 
+def test_searches_of_several_archives_are_pooled() -> None:
+    own = study(softmax=Trained(ppl=near(50), seeds=[2, 3, 4]))
+    curves = {10: 60.0, 20: 50.0}, {10: 40.0, 20: 54.0}
+    (sample,) = samples.pool_runs([searched(own, softmax=curve) for curve in curves]).values()
+    assert sample.searched == pytest.approx({10: math.log(60 * 40) / 2, 20: math.log(50 * 54) / 2})
+
+
 def test_three_other_seeds_that_validate_better_at_another_rate_overrule_the_search() -> None:
     seeds = [2, 3, 4]
     rates = {
@@ -134,21 +141,24 @@ def test_shared_rates_without_runs_leave_the_contrast_as_it_is() -> None:
 
 
 def test_declared_contrasts_are_a_family_on_each_corpus() -> None:
-    """Two models of one head are two contrasts, and Holm's correction doubles the smaller p. Archives differ."""
-    wide = Trained(head="mos", options={"components": 5}, ppl=near(45))
-    models = {"softmax": Trained(ppl=near(50)), "mos": Trained(head="mos", ppl=near(48)), "wide": wide}
+    """Models of one head are contrasts of their own, whose smallest p Holm's correction triples. Archives differ."""
+    more = {f"mos{k}": Trained(head="mos", options={"components": k}, ppl=near(50 - k)) for k in (5, 6)}
+    models = {"softmax": Trained(ppl=near(50)), "mos": Trained(head="mos", ppl=near(48)), **more}
     family = tuple(
-        schema.Contrast(model=name, against="softmax", label=name, same_size=True) for name in ("mos", "wide")
+        schema.Contrast(model=name, against="softmax", label="gain", same_size=True) for name in ("mos", *more)
     )
     declared = schema.Contrasts(family=family, margin=0.01)
     parts = [study("plan", "one", **models)]
     parts += [study("plan", "two", **{name: models[name]}) for name in models]
     parts = [replace(part, contrasts=declared) for part in parts]
     found = contrasts.named_contrasts(samples.pool_runs(parts), parts, {}, {}, {})
-    assert [one.tests for one in found] == [2] * 4 and [one.change for one in found] == pytest.approx([-4, -10] * 2)
-    assert [one.family for one in found] == [contrasts.Family("plan", name) for name in ("one", "one", "two", "two")]
-    smaller = min(found, key=lambda one: one.p)
-    assert smaller.adjusted_p == pytest.approx(2 * smaller.p)
+    changes = pytest.approx([-4, -10, -12] * 2)
+    assert [one.tests for one in found] == [3] * 6 and [one.change for one in found] == changes
+    assert [one.family for one in found] == [
+        contrasts.Family("plan", name) for name in ("one", "two") for _ in range(3)
+    ]
+    smallest = min(found, key=lambda one: one.p)
+    assert smallest.adjusted_p == pytest.approx(3 * smallest.p)
 
 
 def test_contrasts_that_a_study_declares_are_named() -> None:

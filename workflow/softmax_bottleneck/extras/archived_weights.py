@@ -98,10 +98,12 @@ def measure_again(archived: Path, store: paths.Store) -> Iterator[tuple[str, dic
     for path, run, weights, reference in _stored_runs(study, file):
         try:
             measured = _measure(run, weights, reference, store)
-        except (KeyError, MemoryError, RuntimeError) as error:  # of weights of another model, or without memory
+            archived_numbers = {
+                metric: study.records.values(run.dataset, run.model, metric)[run.seed] for metric in measured
+            }
+        except (KeyError, MemoryError, RuntimeError) as error:  # of another model, a missing number, or no memory
             raise (as_out_of_memory_error(error, file) or _damaged(file, error)) from None
-        numbers = {metric: study.records.values(run.dataset, run.model, metric) for metric in measured}
-        yield path, {metric: (value, numbers[metric][run.seed]) for metric, value in measured.items()}
+        yield path, {metric: (value, archived_numbers[metric]) for metric, value in measured.items()}
 
 
 def _stored_runs(

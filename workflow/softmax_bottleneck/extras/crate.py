@@ -226,7 +226,7 @@ def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path
     graph.name = f"{study.title} (softmax-bottleneck, study {study.name})"
     graph.description = (
         f"{(study.description or study.title).strip().rstrip('.')}. The workflow, its configuration and its results. "
-        f"In an unpacked crate, `make report CONFIG=config/{study.file.name}` rebuilds the report."
+        f"In an unpacked crate, `make report CONFIG=config/{study.file.resolve().name}` rebuilds the report."
     )
     graph.datePublished = datetime.fromtimestamp(page.stat().st_mtime, UTC).replace(microsecond=0)
     graph.license = _entity(graph, "https://spdx.org/licenses/MIT", "CreativeWork", name="MIT")
@@ -236,7 +236,7 @@ def _write(study: Study, page: Path, sources: Mapping[str, Source], folder: Path
     ]
     graph.root_dataset["author"] = _entity(graph, "#authors", "Organization", name="The softmax-bottleneck authors")
     # One execution of the workflow, with YAML and corpora as inputs and results as outputs.
-    inputs: list[Entity] = [files[f"config/{study.file.name}"]]
+    inputs: list[Entity] = [files[f"config/{study.file.resolve().name}"]]
     for dataset in study.datasets.values():
         terms = (("licence", "usageInfo"), ("citation", "citation"), ("source", "isBasedOn"))
         facts = {term: str(getattr(dataset, key)) for key, term in terms if getattr(dataset, key)}

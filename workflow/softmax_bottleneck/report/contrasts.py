@@ -391,8 +391,9 @@ def _declared(
         labels = [_head_label(run) for side in sides if (run := settings.get((family.study, dataset, side)))]
         if len(labels) == len(sides):
             label = " against ".join(labels) + ("" if contrast.same_size else f", {contrast.label}")
-            is_taken = (family, dataset, label) in names  # by a model with other options of its head
-            names[family, dataset, f"{label}, {contrast.label}" if is_taken else label] = sides
+            # The head may have further models with other options, and these the same label.
+            unique = (label, f"{label}, {contrast.label}", f"{label}, {contrast.label}, {contrast.model}")
+            names[next((family, dataset, text) for text in unique if (family, dataset, text) not in names)] = sides
     return names
 
 

@@ -2,7 +2,8 @@
 
 A finding rests on contrasts that a study's file named before its runs; `report/findings.yaml` lists them. A finding
 without such a contrast is an exploratory estimate, and the page says so. All contrasts follow the rules of
-`report/contrasts.py`. The functions here decide which of a finding's sentences applies; `report/answer.py` prints them.
+`report/contrasts.py`. The functions here decide which of a finding's sentences applies; `report/summary.py`
+prints them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -56,8 +57,9 @@ class Evidence:
         return contrasts.against_baseline(self.samples, label, heads()[label])
 
     def labelled(self, label: str) -> list[Named]:
-        """Return the named contrasts with this label that have an interval, each pair of models once."""
-        return contrasts.distinct(contrast for contrast in self.named if contrast.label == label and contrast.ends)
+        """Return the named contrasts with this label, each pair of models once, those with an interval first."""
+        labelled = contrasts.distinct(contrast for contrast in self.named if contrast.label == label)
+        return sorted(labelled, key=lambda contrast: contrast.ends is None)
 
 
 def heads() -> dict[str, Mapping[str, Any]]:
@@ -89,7 +91,7 @@ class Finding:
     state: str
     number: str
     figure: DotPlot
-    studies: Iterable[str]
+    studies: Sequence[str]
     is_named: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
     details: Sequence[str] = ()
@@ -151,19 +153,22 @@ def _mixing(
     evidence: Evidence, label: str, labels: Collection[str], *,
     exploratory: Iterable[Contrast] = (), details: Iterable[str] = (),
 ) -> Finding | None:  # fmt: skip
-    """Return the finding on a contrast that studies named for LSTMs on natural text; None without any.
+    """Return the finding on a contrast that studies named for LSTMs of equal size on natural text; None without any.
 
-    `labels` are those of named contrasts for `details`. The finding fails if the perplexity is significantly
-    higher on a corpus. Otherwise it holds if the perplexity is significantly lower on one.
+    `labels` are those of named contrasts for `details`, which also has those of `label` at another size. The finding
+    fails if the perplexity is significantly higher on a corpus. Otherwise it holds if the perplexity is significantly
+    lower on one.
     """
     labelled = [contrast for contrast in evidence.named if contrast.label == label and contrast.setting.is_lstm]
-    named = contrasts.distinct(contrast for contrast in labelled if not contrast.setting.is_synthetic)
+    on_text = contrasts.distinct(contrast for contrast in labelled if not contrast.setting.is_synthetic)
+    named = [contrast for contrast in on_text if contrast.is_equal_size]
     named.sort(key=lambda contrast: not contrast.is_tuned)  # a bracketed one gives the main number
     if not named:
         return None
     settings = {contrast.setting for contrast in named}
     unnamed = [contrast for contrast in exploratory if contrast.setting not in settings]
-    related = contrasts.distinct(contrast for contrast in evidence.named if contrast.label in labels)
+    related = [contrast for contrast in on_text if contrast not in named]
+    related += contrasts.distinct(contrast for contrast in evidence.named if contrast.label in labels)
     return _finding(
         named,
         _state(OPEN, fails=any(contrast.is_higher for contrast in named), holds=bool(_lower(named))),
@@ -234,10 +239,10 @@ def _at_shared_rates(evidence: Evidence, kept: Sequence[Named]) -> list[Named]:
 
 def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:
     """Return the exploratory contrasts of fixed pointwise heads with an interval, without those that were named."""
-    models = {(contrast.setting, contrast.model.model.options) for contrast in named}
+    models = {contrast.model.model for contrast in named}
     labels = [label for label, head in heads().items() if is_fixed_function(head["name"])]
     exploratory = [contrast for label in labels for contrast in evidence.against(label) if contrast.ends]
-    return [contrast for contrast in exploratory if (contrast.setting, contrast.model.model.options) not in models]
+    return [contrast for contrast in exploratory if contrast.model.model not in models]
 
 
 def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[str, object]:
@@ -275,7 +280,7 @@ def same_time(evidence: Evidence) -> Finding | None:
     margin = 100 * min(margins)
     above = [contrast for contrast in named if contrast.is_higher]
     below = [contrast for contrast in named if contrast.change < 0 and contrast.adjusted_p < ALPHA]
-    are_equal = all(-margin < end < margin for contrast in named for end in contrast.ends or ())
+    are_equal = all(contrast.ends and -margin < min(contrast.ends) <= max(contrast.ends) < margin for contrast in named)
     sizes: dict[Contrast, float] = {}  # of MoS with other inner widths, relative to the named one
     for contrast in named:
         for other in contrasts.with_other_shapes(evidence.samples, contrast):

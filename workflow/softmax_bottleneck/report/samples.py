@@ -189,12 +189,15 @@ def pool_runs(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
 def _sample(model: Model, runs: Sequence[TrainedRun], trials: Sequence[Mapping[str, Any]]) -> Sample:
     """Return the sample of a model from its runs and from the trials of its searches (`archive_file.Choice`).
 
-    Only trials that vary nothing but the learning rate decide it. A diverged trial has the log perplexity inf. A seed
-    is the first number in the last part of a run's path, such as 1 in `ptb/mos/1-0123456789ab`.
+    Only trials that vary nothing but the learning rate decide it, by their mean log perplexity; a diverged one has inf.
+    A seed is the first number in the last part of a run's path, such as 1 in `ptb/mos/1-0123456789ab`.
     """
     rate = f"schedule.{RATE}"
     of_rate = [(trial["point"][rate], trial.get("valid_ppl")) for trial in trials if trial["point"].keys() == {rate}]
-    searched = {float(value): math.log(ppl) if ppl else INF for value, ppl in of_rate}
+    losses: dict[float, list[float]] = {}
+    for value, ppl in of_rate:  # of several archives
+        losses.setdefault(float(value), []).append(math.log(ppl) if ppl else INF)
+    searched = {value: statistics.fmean(of_value) for value, of_value in losses.items()}
     seeds = frozenset(int(path.rpartition("/")[2].partition("-")[0]) for trial in trials for path in trial["runs"])
     return Sample(model, runs, searched, seeds)
 

@@ -85,9 +85,10 @@ def _kind(finding: Finding, studies: Sequence[FinishedStudy]) -> str:
 def verdict(findings: Mapping[str, Finding]) -> tuple[str, str]:
     """Return the answer, i.e. what the named findings say of rank, and the sentences that follow it (may be empty).
 
-    A gain of MoS over MoC, or of a pointwise head, speaks for rank; a gain of MoC over the softmax, or pointwise heads
-    without one, against. Unless all named findings that are not open point the same way, the answer is the first of
-    `mixed` whose states are all met, else `either`. A sentence on equal time follows if a study named that contrast.
+    A gain of MoS over MoC, or of a pointwise head, speaks for rank; a loss of MoS to MoC, a gain of MoC over the
+    softmax, or pointwise heads without one, against. Unless all named findings that are not open point the same way,
+    the answer is the first of `mixed` whose states are all met, else `either`. A sentence on equal time follows if a
+    study named that contrast.
     """
     texts, states = TEXTS["answer"], {f"{name} {finding.state}" for name, finding in findings.items()}
     if not any(finding.is_named for finding in findings.values()):

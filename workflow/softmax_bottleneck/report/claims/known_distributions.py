@@ -167,7 +167,7 @@ def within_distributions(first: str, second: str, part: pd.DataFrame, *, ranked:
     part = part[(part[[first, second]] > 0).all(axis=1)]
     distribution = [part["r"], part["d"]]
     scores = part[[first, second]].groupby(distribution).rank() if ranked else part[[first, second]].map(math.log)
-    centred = (scores - scores.groupby(distribution).transform("mean")).to_numpy()
+    centred = (scores - scores.groupby(distribution).transform("mean")).round(12).to_numpy()  # equal ranks leave zeros
     return float(pearson_r(centred[:, 0], centred[:, 1])) if len(part) >= MIN_POINTS else math.nan
 
 
