@@ -102,6 +102,16 @@ def test_a_search_alone_decides_the_rate_and_its_seed_is_not_compared(other) -> 
     assert contrasts.at_shared_rates(found).change == pytest.approx(-10)
 
 
+def test_a_rate_that_only_left_out_seeds_ran_is_tried_and_not_chosen() -> None:
+    lists, left_out = {"one": {"made-up": {"MoS": ["mos", "softmax"]}}}, {"one": {"mos": [1]}}
+    own = study("one", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=[9, *near(45)]))
+    more = study("more", mos=Trained(head="mos", ppl=[9], rate=5))
+    (named,) = contrasts.named_contrasts(samples.pool_runs([own, more]), [own, more], lists, left_out, {})
+    assert named.model.choice.value == 20 and named.model.choice.tried == (5, 20) and named.n == (3, 3)
+    only_seed = study("one", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=[9]))
+    assert not contrasts.named_contrasts(samples.pool_runs([only_seed]), [only_seed], lists, left_out, {})
+
+
 def test_searches_of_several_archives_are_pooled() -> None:
     own = study(softmax=Trained(ppl=near(50), seeds=[2, 3, 4]))
     curves = {10: 60.0, 20: 50.0}, {10: 40.0, 20: 54.0}
@@ -157,6 +167,7 @@ def test_declared_contrasts_are_a_family_on_each_corpus() -> None:
     assert [one.family for one in found] == [
         contrasts.Family("plan", name) for name in ("one", "two") for _ in range(3)
     ]
+    assert len({one.label for one in found}) == 1 and len({one.note for one in found}) == 3
     smallest = min(found, key=lambda one: one.p)
     assert smallest.adjusted_p == pytest.approx(3 * smallest.p)
 

@@ -29,7 +29,7 @@ from scipy import special
 from softmax_bottleneck.ranks.argmax import Layer, Words, in_time
 from softmax_bottleneck.ranks.spectrum import Float64, Floats, refuse_non_finite
 
-DRAWS = 80  # the smallest number, but for a few, whose order statistics bound the 5 % quantile on both sides
+DRAWS = 80  # order statistics of 72 or more bound the 5 % quantile on both sides
 SHARE = 0.95  # of draws that must be realisable
 LEVEL = 0.95  # of the interval
 RANDOM_DIRECTIONS = "-random-directions"  # after the name of a model: `random_directions` in place of its weights

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -359,42 +360,49 @@ def named_contrasts(
         sample = pool.get(model_of(run)) if run else None
         return sample and replace(sample, left_out=frozenset(left_out.get(study, {}).get(name, ())))
 
-    listed: dict[tuple[Family, str, str], Sequence[str]] = {}
-    for study, by_dataset in lists.items():
-        for dataset, by_label in by_dataset.items():
-            listed |= {(Family(study), dataset, label): names for label, names in by_label.items()}
+    listed = [
+        (Family(study), dataset, label, names)
+        for study, by_dataset in lists.items()
+        for dataset, by_label in by_dataset.items()
+        for label, names in by_label.items()
+    ]
     pairs = []
-    for (family, dataset, label), names in (listed | _declared(studies, settings)).items():
+    for family, dataset, label, names in [*listed, *_declared(studies, settings)]:
         sides = [sample for name in names if (sample := side(family.study, dataset, name)) and sample.log_ppl]
         if len(sides) == len(names):
             pairs.append((family, Contrast(label, *sides)))
+    found = corrected(pairs)
+    alike = Counter((named.family, named.label, named.setting) for named in found)
     return [
-        replace(named, note=notes.get(named.study, {}).get(named.setting.dataset, "")) for named in corrected(pairs)
-    ]
+        replace(named, note="; ".join(filter(None, [
+            notes.get(named.study, {}).get(named.setting.dataset, ""),
+            named.model.model.options if alike[named.family, named.label, named.setting] > 1 else "",
+        ])))
+        for named in found
+    ]  # fmt: skip
 
 
 def _declared(
     studies: Iterable[FinishedStudy], settings: Mapping[tuple[str, str, str], Run]
-) -> dict[tuple[Family, str, str], tuple[str, str]]:
-    """Return {(family, dataset, label): (model, baseline)} of the contrasts that the files of studies declare.
+) -> list[tuple[Family, str, str, Sequence[str]]]:
+    """Return (family, dataset, label, names of model and baseline) of the contrasts that the files of studies declare.
 
     `settings` is {(study, dataset, model): a run}; a study may have several archives, each with some of its models.
+    Models of one head with other options have the same label.
     """
     declared = dict.fromkeys(
         (Family(study.study, dataset), contrast)
         for study in studies if study.contrasts
         for dataset, contrast in itertools.product(study.datasets, study.contrasts.family)
     )  # fmt: skip
-    names: dict[tuple[Family, str, str], tuple[str, str]] = {}
+    entries: list[tuple[Family, str, str, Sequence[str]]] = []
     for family, contrast in declared:
         sides, dataset = (contrast.model, contrast.against), family.dataset
         labels = [_head_label(run) for side in sides if (run := settings.get((family.study, dataset, side)))]
         if len(labels) == len(sides):
             label = " against ".join(labels) + ("" if contrast.same_size else f", {contrast.label}")
-            # The head may have further models with other options, and these the same label.
-            unique = (label, f"{label}, {contrast.label}", f"{label}, {contrast.label}, {contrast.model}")
-            names[next((family, dataset, text) for text in unique if (family, dataset, text) not in names)] = sides
-    return names
+            entries.append((family, dataset, label, sides))
+    return entries
 
 
 def _head_label(run: Run) -> str:
@@ -405,7 +413,10 @@ def _head_label(run: Run) -> str:
 
 
 def corrected(pairs: Sequence[tuple[Family, Contrast]]) -> list[Named]:
-    """Return the contrasts of pairs (family, contrast) with p-values after Holm's correction within each family."""
+    """Return the contrasts of pairs (family, contrast) with p-values after Holm's correction within each family.
+
+    A contrast without a p-value decides nothing, and is no test of its family.
+    """
     named = []
     for family in dict.fromkeys(family for family, _ in pairs):
         together = [contrast for other, contrast in pairs if other == family]

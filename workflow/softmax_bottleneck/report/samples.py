@@ -9,7 +9,7 @@ import json
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -133,12 +133,16 @@ class Sample:
         If a study searched it, the search decides, unless three or more other seeds validate better at another rate.
         The search's seeds are not compared. Other rates count as tried.
         """
-        losses = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
-        if not self.searched:
-            return choose(losses)
-        best = min(self.searched, key=self.searched.__getitem__)
-        of_others = {rate: self._logs(VALID_PPL, rate, self.search_seeds) for rate in losses}
-        return Choice(confirmed(best, of_others), tuple(sorted({*losses, *self.searched})), self.search_seeds)
+        every = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
+        losses = {
+            rate: by_seed for rate, by_seed in every.items() if by_seed
+        }  # others have only seeds that are left out
+        tried = tuple(sorted({*every, *self.searched}))
+        if self.searched:
+            best = min(self.searched, key=self.searched.__getitem__)
+            of_others = {rate: self._logs(VALID_PPL, rate, self.search_seeds) for rate in losses}
+            return Choice(confirmed(best, of_others), tried, self.search_seeds)
+        return replace(choose(losses), tried=tried) if losses else Choice(tried[0], tried, frozenset())
 
     @cached_property
     def log_ppl(self) -> dict[int, float]:
