@@ -101,7 +101,7 @@ def measure_again(archived: Path, store: paths.Store) -> Iterator[tuple[str, dic
             archived_numbers = {
                 metric: study.records.values(run.dataset, run.model, metric)[run.seed] for metric in measured
             }
-        except (KeyError, MemoryError, RuntimeError, TypeError) as error:  # of another model, a missing number, or no memory
+        except (KeyError, MemoryError, RuntimeError, TypeError) as error:  # another model, no number, no memory
             raise (as_out_of_memory_error(error, file) or _damaged(file, error)) from None
         yield path, {metric: (value, archived_numbers[metric]) for metric, value in measured.items()}
 
