@@ -118,7 +118,7 @@ def test_what_snakemake_itself_stumbles_over_is_shown(tmp_path: Path) -> None:
     log.write_text("first\n" * 50 + "OSError: no space\n", encoding="utf-8")
     why = reproduce._problem(1, [], tmp_path / "none.jsonl", log)
     assert why is not None and why.exit_code == 3 and "the same command resumes" in str(why)
-    refused = reproduce._problem(2, [], tmp_path / "none.jsonl", log)  # as after `-- --core 4`
+    refused = reproduce._problem(2, [], tmp_path / "none.jsonl", log)  # as after `-- --cors 4`
     assert refused is not None and refused.exit_code == 2 and not refused.resumes
     assert len(why.log_tail) == 12 and why.log_tail[-1] == "OSError: no space"
     steps = [{"step": "train", "what": name, "pid": DEAD} for name in ("a", "b")]

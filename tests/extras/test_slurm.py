@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -206,6 +207,23 @@ def test_a_failed_call_is_repeated_after_longer_pauses_unless_a_step_failed_for_
     assert calls[0][-4:] == ["--config", "max_wall=4h", "--jobs", "20"]
 
 
+@pytest.mark.fault("F7")
+@pytest.mark.parametrize(("fails", "expected", "pauses"), [
+    ("True", 2, 0),  # a dry run fails too, as after `-- --until mesure`
+    ("'--dry-run' not in sys.argv", 3, 4),
+])  # fmt: skip
+def test_an_outage_is_retried_and_a_wrong_option_is_not(
+    submitting, monkeypatch, capsys, fails, expected, pauses
+) -> None:
+    snakemake = [sys.executable, "-c", f"import sys; sys.exit({fails})"]
+    monkeypatch.setattr(launcher, "snakemake_command", lambda *_: snakemake)
+    monkeypatch.setattr(launcher, "PAUSE_S", 0.0)
+    assert main(submitting) == expected
+    printed = capsys.readouterr().err
+    assert printed.count(" of 5 in 0 s") == pauses
+    assert ("the same command resumes" in printed.splitlines()[-1]) == (expected == 3)
+
+
 def test_sigterm_ends_snakemake_and_no_call_follows_or_begins_beside_another(submitting, monkeypatch) -> None:
     saves = "trap 'touch saved; exit 1' TERM; sleep 1; kill -TERM $PPID; sleep 60 & wait"
     monkeypatch.setattr(launcher, "snakemake_command", lambda *_: ["/bin/sh", "-c", saves])
@@ -220,7 +238,8 @@ def test_steps_that_outlive_the_wait_are_not_called_saved(submitting, monkeypatc
     monkeypatch.setattr(launcher, "SETTLE_S", 0.2)
     assert main(submitting) == 143
     printed = "".join(capsys.readouterr())
-    assert "some steps have not saved" in printed and "steps still run after 0 s; `kill -- -" in printed
+    assert "some steps have not saved" in printed and "steps still run after 0 s" in printed
+    assert "the state is saved" not in printed
 
 
 @pytest.mark.fault("F10")

@@ -34,7 +34,8 @@ def test_a_parameter_at_the_end_of_a_name_is_read() -> None:
     gain = metrics.find("test_ppl_gain_vs_softmax")
     assert gain.step == "render" and "than that of softmax" in gain.definition and gain.better == "larger"
     gain = metrics.find("spearman_gain_vs_moc")  # how much smaller the mean is, where larger is better
-    assert gain.better == "smaller" and gain.unit == metrics.find("spearman").unit
+    assert gain.better == "smaller"
+    assert metrics.find("kl_nats_gain_vs_mos").unit == "nats" and metrics.find("kl_nats_reduction_pct").unit == ""
     assert metrics.find("test_ppl").file == "measure.json"
     assert metrics.find("test_ppl", "dynamic").file == "dynamic.json"
     assert metrics.find("p_value", "dynamic").step == "render"
@@ -44,6 +45,15 @@ def test_an_unknown_metric_is_refused_with_the_nearest_one() -> None:
     for name in ("tst_ppl", "tst_ppl_gain_vs_softmax"):
         with pytest.raises(UserError, match=r"unknown metric 'tst_ppl'; did you mean 'test_ppl'"):
             metrics.find(name)
-    for name in ("test_ppl_reduction_pctfoo", "test_ppl_gain_vs_", "_reduction_pct", "rank_eff_"):
-        with pytest.raises(UserError, match=f"unknown metric '{name}'"):
-            metrics.find(name)
+    with pytest.raises(UserError, match=r"unknown metric 'rank_eff_'; did you mean 'rank_eff_\*'"):
+        metrics.find("rank_eff_")
+
+
+@pytest.mark.parametrize("name", [
+    "_gain_vs_mos", "test_ppl_gain_vs_", "rank_eff_1e-3_gain_vs_", "test_ppl_reduction_pct_gain_vs_mos",
+    "_reduction_pct", "test_ppl_reduction_pctfoo", "rank_eff_1e-3_reduction_pct_reduction_pct",
+])  # fmt: skip
+def test_a_malformed_comparison_is_refused(name: str) -> None:
+    for read in (metrics.comparison, metrics.find):
+        with pytest.raises(UserError, match=f"^metric '{name}': expected <metric>_gain_vs_<model> or "):
+            read(name)

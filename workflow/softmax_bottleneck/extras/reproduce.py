@@ -34,7 +34,7 @@ PAUSE_S = 60.0  # before the second call; the pause doubles before each further 
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 INCOMPLETE = errors.IncompleteError.exit_code
 FINAL_CODES = (1, 2, INCOMPLETE)  # of a failed step whose repetition does not help: bugs, user errors, missing results
-USAGE = 2  # exit code of Snakemake for an unknown option
+USAGE = errors.UserError.exit_code  # in place of Snakemake's, often 1, if it cannot plan the study
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only on Linux
 # If this process is killed, so are Snakemake and the forkserver; the steps notice it, save and stop.
 _die_with_parent = None if _prctl is None else partial(_prctl, DEATH_SIGNAL, signal.SIGKILL)
@@ -73,22 +73,29 @@ def reproduce(study: Study, options: argparse.Namespace, say: progress.Say) -> N
         UnfinishedError: the study did not finish, or a result is damaged; the exit code is that of the cause.
     """
     lock = locks.acquire_lock()
-    log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
-    ends = workflow.new_log(log.parent, study.name)
-    log.parent.mkdir(parents=True, exist_ok=True)
-    gpus = 0 if study.device == "cpu" else len(devices.visible_gpus())  # at most so many jobs use a GPU at once
-    words = ["--cores", str(options.cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *options.snakemake]
-    command = snakemake_command("default", study.file, options.set, words)
+    command, log, ends = _prepare(study, options)
     with log.open("wb") as file:
         interim = InterimReport(study, options.set, file)
         say(f"{study.name}: the log of Snakemake and its steps is {log}")
         say(f"interim report (from {FIRST_S / 60:.0f} minutes on): {(interim.folder / PAGE).resolve()}")
-        problem = _watched(study, command, lock, ends, file, interim, say)
-    _conclude(study.updated(), options, interim, problem, say)
+        problem = _run(study, command, lock, ends=ends, log=file, interim=interim, say=say)
+    _conclude(study.updated(), options, interim=interim, problem=problem, say=say)
 
 
-def _watched(
-    study: Study, command: list[str], lock: locks.Lock, ends: Path, log: BinaryIO, interim: InterimReport,
+def _prepare(study: Study, options: argparse.Namespace) -> tuple[list[str], Path, Path]:
+    """Return the command line of Snakemake, the path of its log and that of a new log of the steps; make their folder.
+
+    At most one job per GPU uses a GPU at once.
+    """
+    log = study.store.root / "logs" / "reproduce" / f"{study.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    gpus = 0 if study.device == "cpu" else len(devices.visible_gpus())
+    words = ["--cores", str(options.cores), *(["--resources", f"gpu={gpus}"] if gpus else []), *options.snakemake]
+    return snakemake_command("default", study.file, options.set, words), log, workflow.new_log(log.parent, study.name)
+
+
+def _run(
+    study: Study, command: list[str], lock: locks.Lock, *, ends: Path, log: BinaryIO, interim: InterimReport,
     say: progress.Say,
 ) -> UnfinishedError | None:  # fmt: skip
     """Run Snakemake beside a forkserver, and show the progress; return why it did not finish (None: it did)."""
@@ -106,31 +113,21 @@ def _watched(
 
 
 def _conclude(
-    study: Study, options: argparse.Namespace, interim: InterimReport, problem: UnfinishedError | None,
+    study: Study, options: argparse.Namespace, *, interim: InterimReport, problem: UnfinishedError | None,
     say: progress.Say,
 ) -> None:  # fmt: skip
     """Verify a study for which Snakemake ended without a `problem`; print its result, or raise what is wrong."""
-    fault, is_only_missing = ("", False) if problem else _verified(study)
-    if is_only_missing and options.snakemake:
-        say(f"Snakemake ended where {' '.join(options.snakemake)} ends it: {fault}")
-        return
-    if fault:
+    faults = [] if problem else [one for one in verify.verify(study).findings if one.kind != "diverged"]
+    if faults:
+        more = f" ({len(faults) - 1} more findings)" if len(faults) > 1 else ""
+        fault = f"{faults[0].file}: {faults[0].words}{more}"
+        if options.snakemake and all(one.kind == "missing" for one in faults):
+            say(f"Snakemake ended where {' '.join(options.snakemake)} ends it: {fault}")
+            return
         problem = UnfinishedError(f"{fault}; run `make repair`, then repeat the command", INCOMPLETE, resumes=False)
     _show_result(study, interim, problem, say)
     if problem:
         raise problem
-
-
-def _verified(study: Study) -> tuple[str, bool]:
-    """Verify a study for which Snakemake finished; return (the first fault, True if all faults are missing files).
-
-    The fault is a missing run or a damaged file behind the report, or "" if there is none.
-    """
-    faults = [finding for finding in verify.verify(study).findings if finding.kind != "diverged"]
-    if not faults:
-        return "", False
-    more = f" ({len(faults) - 1} more findings)" if len(faults) > 1 else ""
-    return f"{faults[0].file}: {faults[0].words}{more}", all(finding.kind == "missing" for finding in faults)
 
 
 def _show_result(study: Study, interim: InterimReport, problem: UnfinishedError | None, say: progress.Say) -> None:
@@ -155,9 +152,9 @@ def slurm(study: Study, options: argparse.Namespace, say: progress.Say) -> None:
 
     A failed call is repeated after a pause, which doubles every time, because the retries of Snakemake itself are not
     enough. All of them fail within seconds while SLURM does not answer, and a killed Snakemake retries nothing. A call
-    is not repeated if a step failed with an error that another attempt would repeat, if Snakemake does not know an
-    option, or if a signal to this process has stopped it: after SIGINT, Snakemake has cancelled its jobs; after
-    SIGTERM, it has submitted nothing more and waited for them.
+    is not repeated if a step failed with an error that another attempt would repeat, if Snakemake cannot even plan the
+    study with these options, or if a signal to this process has stopped it: after SIGINT, Snakemake has cancelled its
+    jobs; after SIGTERM, it has submitted nothing more and waited for them.
 
     Args:
         study: the study.
@@ -235,17 +232,29 @@ def _snakemake(
         while child.poll() is None:
             update()
             time.sleep(LOOK_EVERY_S)
-    are_left = _to_group(child.pid, signal.SIGTERM)
-    if are_left:
-        say("waiting for steps of this workflow to save and stop")
-        deadline = time.monotonic() + SETTLE_S
-        while are_left := _to_group(child.pid, 0):
-            if time.monotonic() > deadline:
-                say(f"steps still run after {SETTLE_S:.0f} s; `kill -- -{child.pid}` ends them")
-                break
-            time.sleep(LOOK_EVERY_S)
-    printed = Path(log.name) if log else None
-    return _problem(child.returncode, received, ends, printed, is_saved=not are_left), bool(received)
+    is_saved, code = _settled(child.pid, say), child.returncode
+    if code > 0 and not (received or workflow.attempts(ends) or _can_plan(call)):
+        code = USAGE
+    return _problem(code, received, ends, Path(log.name) if log else None, is_saved=is_saved), bool(received)
+
+
+def _settled(group: int, say: progress.Say) -> bool:
+    """Send SIGTERM to the steps of a group that outlive Snakemake; return False if some still run after SETTLE_S."""
+    if not _to_group(group, signal.SIGTERM):
+        return True
+    say("waiting for steps of this workflow to save and stop")
+    deadline = time.monotonic() + SETTLE_S
+    while _to_group(group, 0):
+        if time.monotonic() > deadline:
+            say(f"steps still run after {SETTLE_S:.0f} s, until they have saved; `kill -KILL -- -{group}` ends them")
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True
+
+
+def _can_plan(call: Sequence[str]) -> bool:
+    """Return True if a dry run succeeds: then no option or target is at fault for the end of this call of Snakemake."""
+    return not subprocess.run([*call, "--dry-run"], capture_output=True, check=False).returncode
 
 
 def _to_group(group: int, number: int) -> bool:
@@ -266,10 +275,10 @@ def _problem(
     The result is None if it ended with exit code 0 and this process received no signal. The error names this signal or
     else the first failed step in the order of `workflow.failures`. If a signal killed Snakemake itself, it is named
     instead, unless a step failed with an error other than "try again". If neither a signal nor a failed step is known,
-    the error has the last TAIL lines of `log`.
+    the error has the last TAIL lines of `log`: options are wrong (USAGE), or there is an outage.
 
     Args:
-        code: exit code of Snakemake; negative if a signal killed it.
+        code: exit code of Snakemake; negative if a signal killed it; USAGE if it could not plan the study.
         stopped_by: signals that this process received.
         ends: file with a line for each beginning and end of a step.
         log: file with all that Snakemake and its steps printed (None: they printed to the output of this process).
@@ -290,7 +299,8 @@ def _problem(
         more = f"; {len(failed) - 1} more steps failed, see {log or 'above'}" if len(failed) > 1 else ""
         return UnfinishedError(message + more, first, resumes=first not in FINAL_CODES)
     tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:] if log else ()
-    ended = f"Snakemake ended with exit code {code}; see the lines above"
     if code == USAGE:
-        return UnfinishedError(f"{ended}. Expected options of Snakemake after --", USAGE, resumes=False, log_tail=tail)
-    return UnfinishedError(ended, INCOMPLETE, resumes=True, log_tail=tail)
+        words = "Snakemake cannot plan the study, see the lines above; correct the options after --"
+        return UnfinishedError(words, USAGE, resumes=False, log_tail=tail)
+    words = f"Snakemake ended with exit code {code}; see the lines above"
+    return UnfinishedError(words, INCOMPLETE, resumes=True, log_tail=tail)

@@ -26,7 +26,8 @@ class Process:
 
     Attributes:
         pid: process id.
-        started: time of the start in clock ticks (hundredths of a second) since boot; 0 if the process has ended.
+        started: time of the start in hundredths of a second, on Linux since boot, elsewhere since 1970; 0 if the
+            process has ended.
     """
 
     pid: int
@@ -36,16 +37,17 @@ class Process:
     def of(cls, pid: int) -> "Process":
         """Return the process with the id `pid`; `started` is 0 if no process has this id, or if it is a zombie.
 
-        The start is counted from boot, because a start counted from 1970 (as in psutil) changes when the clock is set.
-        The process would then seem to have ended, and its lease would be taken as free.
+        Linux counts the start from boot. A start counted from 1970 may change when the clock is set: the process would
+        then seem to have ended, and its lease would be taken as free.
         """
         try:
-            if platform.system() == "Linux":  # psutil would add the time of boot, which changes with the clock
-                state, *numbers = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-                return cls(pid, 0 if state == b"Z" else int(numbers[18]))
+            if platform.system() == "Linux":  # psutil adds the time of boot, which changes with the clock
+                # proc_pid_stat(5): field 2 is the name in parentheses, field 3 the state, field 22 the start.
+                from_3 = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+                return cls(pid, 0 if from_3[0] == b"Z" else int(from_3[22 - 3]))
             process = psutil.Process(pid)
             ended = process.status() == psutil.STATUS_ZOMBIE
-            return cls(pid, 0 if ended else round(100 * (process.create_time() - psutil.boot_time())))
+            return cls(pid, 0 if ended else round(100 * process.create_time()))
         except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             return cls(pid, 0)
 

@@ -1,10 +1,9 @@
 """The catalogue of metrics, report/metrics.yaml: the label and definition of each metric, and the step that writes it.
 
-The name of a metric in the records may end in a parameter: the epsilon 1e-3 in `rank_eff_1e-3`, or the model softmax in
-`test_ppl_gain_vs_softmax`. `find` returns the definition that belongs to a name with its parameter.
+The name of a metric may end in a parameter, such as the epsilon 1e-3 in `rank_eff_1e-3`. `find` returns the definition
+that belongs to such a name. It also makes those of comparisons, such as `test_ppl_gain_vs_softmax`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -91,23 +90,25 @@ class Comparison:
     metric: str
     other: str
 
-    @property
-    def is_gain(self) -> bool:
-        """True for a gain, False for a reduction."""
-        return bool(self.other)
-
 
 def comparison(name: str) -> Comparison | None:
-    """Return what the metric `name` compares, or None if it is no comparison."""
-    match = re.fullmatch(f"(.+?)(?:{GAIN}(.+)|{REDUCTION})", name)
-    return Comparison(match[1], match[2] or "") if match else None
+    """Return what the metric `name` compares, or None if it is no comparison.
+
+    Raises:
+        UserError: the name is that of a comparison, but has no metric or no model, or text after `_reduction_pct`, or
+            compares a reduction.
+    """
+    metric, sign, other = name.partition(GAIN if GAIN in name else REDUCTION)
+    if not sign:
+        return None
+    if not metric or REDUCTION in metric or bool(other) != (sign == GAIN):
+        raise UserError(f"metric {name!r}: expected <metric>{GAIN}<model> or <metric>{REDUCTION}")
+    return Comparison(metric, other)
 
 
 @cache
 def find(name: str, stage: str = "") -> Metric:
-    """Return the metric with this name; `*` and `{}` in its name and label are replaced by the parameter.
-
-    Comparisons (`comparison`) are not in the catalogue; their definitions are made from that of the compared metric.
+    """Return the definition of a metric of the catalogue, or of a comparison of one.
 
     Args:
         name: name of the metric with its parameter, such as `rank_eff_1e-3`.
@@ -115,30 +116,37 @@ def find(name: str, stage: str = "") -> Metric:
             with the step `dynamic` and the file dynamic.json. No other stage changes the metric.
 
     Raises:
-        UserError: no metric has this name; the message suggests the most similar name.
+        UserError: as in `comparison`, or no metric has this name; the message suggests the most similar name.
     """
     if compared := comparison(name):
-        return _defined(name, compared, find(compared.metric, stage))
+        return _of_comparison(name, compared)
+    metric = _of_catalogue(name)
+    is_dynamic = stage == "dynamic" and metric.file == "measure.json"
+    return replace(metric, step="dynamic", file="dynamic.json") if is_dynamic else metric
+
+
+def _of_catalogue(name: str) -> Metric:
+    """Return the entry of the catalogue for `name`; the parameter replaces `*` in its name and `{}` in its label."""
     # A parameter has at least one letter.
-    fitting = (metric for pattern, metric in catalogue().items() if fnmatchcase(name, pattern.replace("*", "?*")))
-    metric = next(fitting, None)
+    metric = next((one for pattern, one in catalogue().items() if fnmatchcase(name, pattern.replace("*", "?*"))), None)
     if metric is None:
         raise UserError(f"unknown metric {name!r}{did_you_mean(name, list(catalogue()))}")
     parameter = name.removeprefix(metric.name.rstrip("*"))
     if parameter.startswith("1e"):
         parameter = f"10{parameter.removeprefix('1e').translate(SUPERSCRIPT)}"
-    metric = replace(metric, name=name, label=metric.label.format(parameter))
-    is_dynamic = stage == "dynamic" and metric.file == "measure.json"
-    return replace(metric, step="dynamic", file="dynamic.json") if is_dynamic else metric
+    return replace(metric, name=name, label=metric.label.format(parameter))
 
 
-def _defined(name: str, compared: Comparison, of: Metric) -> Metric:
-    """Return the definition of a comparison of the metric `of`."""
-    label, words = "reduction (%)", "by how many percent the mean is smaller than that of the baseline"
-    if compared.is_gain:
-        label, words = "gain", f"how much smaller the mean is than that of {compared.other}"
-    return Metric(
-        name=name, label=f"{of.label}, {label}", definition=f"{words}; {of.words}: {of.definition}", step="render",
-        file="tables/", unit=of.unit if compared.is_gain else "", digits=of.digits,
-        better={"smaller": "larger", "larger": "smaller"}.get(of.better, ""),
+def _of_comparison(name: str, compared: Comparison) -> Metric:
+    """Return the definition of a comparison, made from that of the compared metric.
+
+    A comparison is positive where the mean is smaller. So a larger gain is better only if a smaller mean is.
+    """
+    of = _of_catalogue(compared.metric)
+    label, words, unit = "reduction (%)", "by how many percent the mean is smaller than that of the baseline", ""
+    if compared.other:
+        label, words, unit = "gain", f"how much smaller the mean is than that of {compared.other}", of.unit
+    return replace(
+        of, name=name, label=f"{of.label}, {label}", definition=f"{words}; {of.words}: {of.definition}", step="render",
+        file="tables/", unit=unit, better={"smaller": "larger", "larger": "smaller"}.get(of.better, ""),
     )  # fmt: skip

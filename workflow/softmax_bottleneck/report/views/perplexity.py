@@ -50,7 +50,7 @@ def summary_table(
             return blank
         if not (compared or column.metric in TESTS):
             return source.cell(dataset, row, column)
-        models = (row, compared.other if compared and compared.is_gain else baseline)
+        models = (row, (compared and compared.other) or baseline)
         if models[0] == models[1]:
             return replace(blank, note="reference", runs="")
         blank = replace(blank, same=source.same(dataset, *models))
@@ -67,7 +67,7 @@ def summary_table(
         mean, reference = (mean_of(values.values()) for values in samples.values())
         if mean is None or reference is None:
             return replace(blank, gaps=gaps)
-        gain = (reference.mean - mean.mean) * (1 if compared.is_gain else 100 / reference.mean)
+        gain = (reference.mean - mean.mean) * (1 if compared.other else 100 / reference.mean)
         counts = numbers.counts([*map(len, samples.values())])
         return replace(blank, measured=MeasuredCell(gain), note=counts, gaps=gaps)
 
