@@ -112,11 +112,16 @@ def test_a_rate_that_only_left_out_seeds_ran_is_tried_and_not_chosen() -> None:
     assert not contrasts.named_contrasts(samples.pool_runs([only_seed]), [only_seed], lists, left_out, {})
 
 
-def test_searches_of_several_archives_are_pooled() -> None:
-    own = study(softmax=Trained(ppl=near(50), seeds=[2, 3, 4]))
-    curves = {10: 60.0, 20: 50.0}, {10: 40.0, 20: 54.0}
+def test_searches_of_several_archives_are_compared_on_those_that_share_a_rate() -> None:
+    """The second search did not widen its grid to 40, where its loss would be 55 or so."""
+    seeds = [2, 3, 4]
+    own = study(softmax=Trained(ppl=near(50), seeds=seeds), at40=Trained(ppl=near(49)[:2], seeds=seeds[:2], rate=40))
+    curves = {10: 52.0, 20: 50.0, 40: 51.0}, {10: 54.0, 20: 53.0}
     (sample,) = samples.pool_runs([searched(own, softmax=curve) for curve in curves]).values()
-    assert sample.searched == pytest.approx({10: math.log(60 * 40) / 2, 20: math.log(50 * 54) / 2})
+    assert sample.choice.value == 20 and sorted(sample.log_ppl) == seeds
+    no_runs = {10: 52.0, 14: 49.0, 20: 50.0}  # the best rate has not been trained yet
+    (sample,) = samples.pool_runs([searched(own, softmax=no_runs)]).values()
+    assert sample.choice.value == 20 and sample.choice.tried == (10, 14, 20, 40)
 
 
 def test_three_other_seeds_that_validate_better_at_another_rate_overrule_the_search() -> None:
@@ -255,6 +260,7 @@ def test_the_rival_at_equal_time_is_the_best_validated_softmax_that_is_no_slower
     slow, slower, slowest = ({"sec_per_epoch": seconds} for seconds in (20, 30, 40))  # the softmax takes 10 s
     wide = study(softmax=Trained(ppl=near(50)), softmax_64=Trained(ppl=near(46), width=64, metrics=slow),
                  softmax_100=Trained(ppl=near(40), width=100, metrics=slowest),
+                 softmax_72=Trained(ppl=[40, 41, math.inf], width=72, metrics=slow),
                  mos=Trained(head="mos", ppl=near(45), metrics=slower))  # fmt: skip
     found = samples.pool_runs([wide])
     (mos,) = contrasts.against_baseline(found, "MoS", MOS)

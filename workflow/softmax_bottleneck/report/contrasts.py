@@ -310,6 +310,7 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
     alike = [model for model in pool if but_width(model) == but_width(base)]
     wider = [model for model in alike if model.setting.width > base.setting.width]
     rivals = [Contrast(contrast.label, contrast.model, pool[model]) for model in wider]
+    rivals = [rival for rival in rivals if rival.baseline.log_ppl and not rival.baseline.n_diverged]
     rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
     order = (VALID_PPL, "parameters")
     return min(rivals, key=lambda rival: [rival.baseline.mean(metric) for metric in order], default=None)

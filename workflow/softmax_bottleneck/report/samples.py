@@ -110,14 +110,14 @@ class Sample:
 
     Attributes:
         model, runs: the model and its runs.
-        searched: {learning rate: log validation perplexity} of the searches for its rate; empty without a search.
+        searched: {learning rate: {number of the search: log validation perplexity}} of the searches for its rate.
         search_seeds: the seeds of these searches.
         left_out: the seeds that chose other settings of the model.
     """
 
     model: Model
     runs: Sequence[TrainedRun]
-    searched: Mapping[float, float] = field(default_factory=dict)
+    searched: Mapping[float, Mapping[int, float]] = field(default_factory=dict)
     search_seeds: frozenset[int] = frozenset()
     left_out: frozenset[int] = frozenset()
 
@@ -130,18 +130,18 @@ class Sample:
     def choice(self) -> Choice:
         """The learning rate with the lowest validation perplexity; diverged runs count as infinitely bad.
 
-        If a study searched it, the search decides, unless three or more other seeds validate better at another rate.
-        The search's seeds are not compared. Other rates count as tried.
+        If a study searched it, the search decides among the rates that have runs, unless three or more other seeds
+        validate better at another rate. The search's seeds are not compared if three others are. Other rates count as
+        tried.
         """
         every = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
         losses = {
             rate: by_seed for rate, by_seed in every.items() if by_seed
         }  # others have only seeds that are left out
         tried = tuple(sorted({*every, *self.searched}))
-        if self.searched:
-            best = min(self.searched, key=self.searched.__getitem__)
+        if searched := {rate: of_rate for rate, of_rate in self.searched.items() if rate in losses}:
             of_others = {rate: self._logs(VALID_PPL, rate, self.search_seeds) for rate in losses}
-            return Choice(confirmed(best, of_others), tried, self.search_seeds)
+            return Choice(confirmed(choose(searched).value, of_others), tried, self.search_seeds)
         return replace(choose(losses), tried=tried) if losses else Choice(tried[0], tried, frozenset())
 
     @cached_property
@@ -152,8 +152,9 @@ class Sample:
 
     @property
     def n_diverged(self) -> int:
-        """The number of seeds that diverged at the chosen learning rate."""
-        return sum(map(math.isinf, self._logs(TEST_PPL, self.choice.value).values()))
+        """The number of compared seeds that diverged at the chosen learning rate."""
+        values = self._logs(TEST_PPL, self.choice.value)
+        return sum(math.isinf(values[seed]) for seed in self.choice.compared(values))
 
     @property
     def ppl(self) -> float:
@@ -180,29 +181,30 @@ class Sample:
 def pool_runs(studies: Iterable[FinishedStudy]) -> dict[Model, Sample]:
     """Return {model: its sample} of all finished runs whose settings are known."""
     runs_of: dict[Model, dict[Hashable, TrainedRun]] = {}
-    trials_of: dict[Model, list[Mapping[str, Any]]] = {}
+    searches_of: dict[Model, list[Sequence[Mapping[str, Any]]]] = {}
     for study in studies:
         for choice in study.tuned:
             if searched := study.settings.get((choice["dataset"], choice["model"])):
-                trials_of.setdefault(model_of(searched), []).extend(choice["curve"])
+                searches_of.setdefault(model_of(searched), []).append(choice["curve"])
         for model, key, run in _trained_runs(study):
             runs_of.setdefault(model, {})[key] = run
-    return {model: _sample(model, [*runs.values()], trials_of.get(model, ())) for model, runs in runs_of.items()}
+    return {model: _sample(model, [*runs.values()], searches_of.get(model, ())) for model, runs in runs_of.items()}
 
 
-def _sample(model: Model, runs: Sequence[TrainedRun], trials: Sequence[Mapping[str, Any]]) -> Sample:
+def _sample(model: Model, runs: Sequence[TrainedRun], searches: Sequence[Sequence[Mapping[str, Any]]]) -> Sample:
     """Return the sample of a model from its runs and from the trials of its searches (`archive_file.Choice`).
 
-    Only trials that vary nothing but the learning rate decide it, by their mean log perplexity; a diverged one has inf.
-    A seed is the first number in the last part of a run's path, such as 1 in `ptb/mos/1-0123456789ab`.
+    Only trials that vary nothing but the learning rate decide it. A diverged trial has the log perplexity inf. A seed
+    is the first number in the last part of a run's path, such as 1 in `ptb/mos/1-0123456789ab`.
     """
-    rate = f"schedule.{RATE}"
-    of_rate = [(trial["point"][rate], trial.get("valid_ppl")) for trial in trials if trial["point"].keys() == {rate}]
-    losses: dict[float, list[float]] = {}
-    for value, ppl in of_rate:  # of several archives
-        losses.setdefault(float(value), []).append(math.log(ppl) if ppl else INF)
-    searched = {value: statistics.fmean(of_value) for value, of_value in losses.items()}
-    seeds = frozenset(int(path.rpartition("/")[2].partition("-")[0]) for trial in trials for path in trial["runs"])
+    searched: dict[float, dict[int, float]] = {}
+    for number, trials in enumerate(searches):
+        for trial in trials:
+            if trial["point"].keys() == {f"schedule.{RATE}"}:
+                (rate,), ppl = trial["point"].values(), trial.get("valid_ppl")
+                searched.setdefault(float(rate), {})[number] = math.log(ppl) if ppl else INF
+    paths = (path for trials in searches for trial in trials for path in trial["runs"])
+    seeds = frozenset(int(path.rpartition("/")[2].partition("-")[0]) for path in paths)
     return Sample(model, runs, searched, seeds)
 
 
