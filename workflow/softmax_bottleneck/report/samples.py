@@ -134,11 +134,10 @@ class Sample:
         validate better at another rate. The search's seeds are not compared if three others are. Other rates count as
         tried.
         """
-        every = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
-        losses = {
-            rate: by_seed for rate, by_seed in every.items() if by_seed
-        }  # others have only seeds that are left out
-        tried = tuple(sorted({*every, *self.searched}))
+        logs = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
+        # A rate may have only seeds that are left out.
+        losses = {rate: by_seed for rate, by_seed in logs.items() if by_seed}
+        tried = tuple(sorted({*logs, *self.searched}))
         if searched := {rate: of_rate for rate, of_rate in self.searched.items() if rate in losses}:
             of_others = {rate: self._logs(VALID_PPL, rate, self.search_seeds) for rate in losses}
             return Choice(confirmed(choose(searched).value, of_others), tried, self.search_seeds)
