@@ -22,7 +22,8 @@ def test_every_library_gives_the_materialised_gradients(name: str, onednn: bool,
     if onednn and not matmul._has_onednn():
         pytest.skip("this build of torch has no oneDNN product")
     monkeypatch.setattr(matmul, "_has_onednn", lambda: onednn)
-    monkeypatch.setattr(matmul, "ONEDNN_NUMBERS", 0)
+    for least in ("ONEDNN_NUMBERS", "ONEDNN_ROWS"):
+        monkeypatch.setattr(matmul, least, 0)
     torch.manual_seed(3)
     options = {"components": 2} if name == "mos" else {}
     head = heads.build(name, vocabulary_size=WORDS, context_size=WIDTH, embedding_size=WIDTH, **options).eval()
@@ -36,11 +37,13 @@ def test_every_library_gives_the_materialised_gradients(name: str, onednn: bool,
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("dtype", "words", "onednn", "expected"), [
-    (torch.float32, 4096, True, 2), (torch.float32, 4095, True, 1), (torch.float32, 4096, False, 0),
-    (torch.float64, 4096, True, 0),
+@pytest.mark.parametrize(("dtype", "words", "rows", "onednn", "expected"), [
+    (torch.float32, 4096, 128, True, 3), (torch.float32, 4096, 127, True, 2), (torch.float32, 4095, 127, True, 1),
+    (torch.float32, 4096, 128, False, 0), (torch.float64, 4096, 128, True, 0),
 ])  # fmt: skip
-def test_dtype_and_size_decide_how_many_products_onednn_computes(dtype, words, onednn, expected, monkeypatch) -> None:
+def test_dtype_and_size_decide_how_many_products_onednn_computes(
+    dtype, words, rows, onednn, expected, monkeypatch
+) -> None:
     if not matmul._has_onednn():
         pytest.skip("this build of torch has no oneDNN product")
     calls = []
@@ -48,7 +51,7 @@ def test_dtype_and_size_decide_how_many_products_onednn_computes(dtype, words, o
     monkeypatch.setattr(matmul, "_onednn", lambda *factors: (calls.append(1), plain(*factors))[1])
     monkeypatch.setattr(matmul, "_has_onednn", lambda: onednn)
     head = heads.build("softmax", vocabulary_size=words, context_size=16, embedding_size=16).to(dtype)
-    head.mean_nll(torch.randn(ROWS, 16, dtype=dtype), torch.zeros(ROWS, dtype=torch.int64)).backward()
+    head.mean_nll(torch.randn(rows, 16, dtype=dtype), torch.zeros(rows, dtype=torch.int64)).backward()
     assert len(calls) == expected
 
 

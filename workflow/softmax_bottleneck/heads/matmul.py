@@ -5,10 +5,10 @@
     weights  dW += G^T E        gradient with respect to W
 
 E are the latent context vectors, W and b are the decoder, and G = dL/dl. In float32 on a CPU, oneDNN computes the
-latents, and the logits if W has at least 65,536 numbers; it has a product that torch reserves for its compiler. Torch's
-own product (MKL, OpenBLAS or cuBLAS), which writes into an existing array, computes all others. The library depends on
-the size alone and not on a measurement, because it decides the last bits of a result. `benchmarks/README.md` has the
-measurements behind this rule.
+latents, the logits if W has at least 65,536 numbers, and the weights (as E^T G, transposed) from 128 rows on; it has a
+product that torch reserves for its compiler. Torch's own product (MKL, OpenBLAS or cuBLAS), which writes into an
+existing array, computes all others. The library depends on the size alone and not on a measurement, because it decides
+the last bits of a result. `benchmarks/README.md` has the measurements behind this rule.
 
 Precision of the products of a training step, with sums in float32 (everything outside training steps is fp32):
 
@@ -42,6 +42,7 @@ from softmax_bottleneck.store.errors import UserError
 FP32, TF32, TF32X3, BF16, TF32_BF16 = PRECISIONS = "fp32", "tf32", "tf32x3", "bf16", "tf32-bf16"
 NEED_TF32 = {TF32, TF32_BF16}  # precisions that use TF32 outside the products over the vocabulary
 ONEDNN_NUMBERS = 2**16  # smallest decoder, V x D, for which oneDNN computes the logits
+ONEDNN_ROWS = 128  # fewest rows of which oneDNN computes the weights
 TF32_CUT = 2.0**13 + 1  # leaves 24 - 13 bits (Dekker 1971, "A floating-point technique ...", section 5)
 
 
@@ -134,10 +135,12 @@ def add_weights(sum_VD: Tensor, grad_RV: Factor, e_RD: Factor) -> None:
 
     G (`grad_RV`) is the loss gradient with respect to the logits, and E (`e_RD`) are the latent vectors.
     """
-    if grad_RV.is_plain:
-        sum_VD.addmm_(grad_RV.main.t(), e_RD.main)
-    else:
+    if not grad_RV.is_plain:
         sum_VD += _product(grad_RV.t(), e_RD)
+    elif len(grad_RV.main) >= ONEDNN_ROWS and _onednn_can(grad_RV.main):
+        sum_VD += _onednn(e_RD.main.t(), grad_RV.main.t(), None).t()  # G^T E itself takes twice as long
+    else:
+        sum_VD.addmm_(grad_RV.main.t(), e_RD.main)
 
 
 def _product(x_MK: Factor, y_KN: Factor) -> Tensor:
