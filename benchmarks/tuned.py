@@ -13,6 +13,7 @@ import torch
 from cases import UPDATES, endless
 from softmax_bottleneck.corpora.corpus import Corpus
 from softmax_bottleneck.corpora.sizes import size_of
+from softmax_bottleneck.jobs import out_of_memory
 from softmax_bottleneck.study import Run, load_dataset, load_study
 from softmax_bottleneck.study.plan import Size
 from softmax_bottleneck.training.trainer import Trainer
@@ -34,6 +35,7 @@ def trainer(run: Run, size: Size) -> Trainer:
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """Return seconds an epoch by study and model: median, lowest and highest of updates in turn."""
+    out_of_memory.keep_freed()  # as the steps of the workflow do; this part is measured last
     threads, rows = torch.get_num_threads(), []
     torch.set_num_threads(1)
     for name in STUDIES[:1] if quick else STUDIES:
