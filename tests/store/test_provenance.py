@@ -1,4 +1,4 @@
-"""The commit that results name."""
+"""The commit and the processor that results name."""
 
 import shutil
 import subprocess
@@ -26,3 +26,16 @@ def test_the_facts_of_a_process_are_read_once(monkeypatch: pytest.MonkeyPatch) -
     after = provenance.block()
     assert after["git"] == before["git"] and after["hardware"] == before["hardware"]
     assert after["versions"]["torch"] != "changed" and after["parents"] == {}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("model_name", "expected"), [
+    ("AMD EPYC", "AMD EPYC family 26 model 2"), ("AMD EPYC 9654 96-Core Processor", "AMD EPYC 9654 96-Core Processor"),
+])  # fmt: skip
+def test_a_name_without_a_number_gets_the_generation(model_name: str, expected: str) -> None:
+    cores = f"processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: {model_name}\nflags\t\t: a b\n\n"
+    assert provenance.processor_name(cores * 2) == expected
+
+
+def test_a_system_without_cpuinfo_names_the_processor_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance.platform, "processor", lambda: "arm")
+    assert provenance.processor_name("") == "arm"

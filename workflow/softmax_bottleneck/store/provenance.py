@@ -13,6 +13,7 @@ from pathlib import Path
 from softmax_bottleneck.store.paths import ROOT
 
 SCHEMA = 1  # version of the provenance block
+GENERATION = {"family": "cpu family", "model": "model"}  # names of entries in /proc/cpuinfo
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "snakemake")
 
 
@@ -65,8 +66,17 @@ def _commit(root: Path) -> str:
 
 @cache
 def _processor() -> str:
-    """Return the model of the processor."""
+    """Return the name of the processor."""
     cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
-    model = re.search(r"^model name[^:]*:(.*)$", text, re.MULTILINE)
-    return model[1].strip() if model else platform.processor() or "unknown"
+    return processor_name(cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else "")
+
+
+def processor_name(cpuinfo: str) -> str:
+    """Return the processor's name from the text of /proc/cpuinfo, such as `AMD EPYC 9654 96-Core Processor`.
+
+    A name without a number, as in virtual machines, is followed by family and model: generations differ in speed.
+    """
+    entries = dict(re.findall(r"^([\w ]+?)\s*:[ \t]*(.*?)\s*$", cpuinfo, re.MULTILINE))
+    name = entries.get("model name") or platform.processor() or "unknown"
+    generation = [f"{key} {entries[entry]}" for key, entry in GENERATION.items() if entries.get(entry)]
+    return name if re.search(r"\d", name) else " ".join([name, *generation])
