@@ -213,6 +213,16 @@ def test_costs_stand_beside_the_change_and_time_needs_a_shared_machine() -> None
     assert not only([study(softmax=Trained(ppl=near(50))), apart]).times(1)
 
 
+def test_seconds_of_a_processor_with_the_name_of_an_older_one_do_not_count() -> None:
+    slow = study(
+        softmax=Trained(ppl=near(50), metrics={"sec_per_epoch": 10.0}),
+        mos=Trained(head="mos", ppl=near(45), metrics={"sec_per_epoch": 30.0}),
+    )
+    fast = study("tuned-amd-epyc", softmax=Trained(ppl=[50.0], seeds=[7], metrics={"sec_per_epoch": 5.0}))
+    found = only([slow, fast])
+    assert [*found.times().values()] == pytest.approx([3.0]) and found.n == (3, 4)
+
+
 def test_a_ratio_of_times_is_of_the_lowest_of_three_runs_and_machines_are_not_averaged() -> None:
     def on(machine: str, n: int, ratio: float = 1.5) -> list:
         return [

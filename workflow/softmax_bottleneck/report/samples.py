@@ -23,6 +23,8 @@ from softmax_bottleneck.study import Run, canonical_json
 
 SHAPE = ("hidden_size", "context_size")  # of a body; they make up for the parameters of a head
 RATE, WIDTH, SECONDS = "learning_rate", "embedding_size", "sec_per_epoch"
+# Archives whose seconds do not count: their processor is a newer one than that of the other archives with its name.
+UNTIMED = {"tuned-amd-epyc", "tuned-second-amd-epyc"}
 NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-sgd": "", "nt-asgd": "NT-ASGD"}
 
 
@@ -222,6 +224,8 @@ def _trained_runs(study: FinishedStudy) -> Iterator[tuple[Model, Hashable, Train
             continue
         if (data := bundled_dataset(run.dataset)) and data.repeat:
             continue  # its tokens never occur in train, so that its test perplexity says nothing
+        if study.name in UNTIMED:
+            metrics = {metric: value for metric, value in metrics.items() if metric != SECONDS}
         machine, rate = f"{state['hardware']}, {run.threads} threads", run.schedule.learning_rate
         trained = TrainedRun(study=study.name, seed=int(state["seed"]), machine=machine, rate=rate, values=metrics)
         model = model_of(run, study.title_of(run.dataset), run.dataset in synthetic)
