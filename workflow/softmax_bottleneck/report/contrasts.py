@@ -210,7 +210,7 @@ class Named(Contrast):
     Attributes:
         family: the contrasts that are corrected together.
         adjusted_p: the p-value after Holm's correction over the family.
-        tests: the number of contrasts of the family that have a p-value.
+        tests: the number of contrasts of the family that have enough seeds for a test.
         note: what was known or added between the naming and the runs, as text.
     """
 
@@ -416,14 +416,14 @@ def _head_label(run: Run) -> str:
 def corrected(pairs: Sequence[tuple[Family, Contrast]]) -> list[Named]:
     """Return the contrasts of pairs (family, contrast) with p-values after Holm's correction within each family.
 
-    A contrast without a p-value decides nothing, and is no test of its family.
+    A contrast with a diverged run has no p-value, but counts as a test (p = 1). One with too few seeds is none.
     """
     named = []
     for family in dict.fromkeys(family for family, _ in pairs):
         together = [contrast for other, contrast in pairs if other == family]
-        adjusted = holm([contrast.p for contrast in together])
+        adjusted = holm([1.0 if contrast.n_diverged else contrast.p for contrast in together])
         tests = sum(not math.isnan(p) for p in adjusted)
         for contrast, p in zip(together, adjusted, strict=True):
-            sides = contrast.label, contrast.model, contrast.baseline
-            named.append(Named(*sides, family=family, adjusted_p=p, tests=tests))
+            sides, own_p = (contrast.label, contrast.model, contrast.baseline), math.nan if contrast.n_diverged else p
+            named.append(Named(*sides, family=family, adjusted_p=own_p, tests=tests))
     return named
