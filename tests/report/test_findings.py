@@ -102,6 +102,18 @@ def test_a_named_pointwise_head_with_a_gain_overturns_that_none_is_shown(ss: flo
     assert (finding.facts["lower"], finding.facts["shared"]) == (0, int(state == "fails"))
 
 
+def test_heads_without_a_shared_rate_have_no_line_at_shared_rates() -> None:
+    def details(rate: float) -> list[str]:
+        models = {"softmax": Trained(ppl=near(50)), "ss": Trained(head="sigsoftmax", ppl=near(46), rate=rate)}
+        return [
+            text
+            for text in found(study(SEEDS, "ptb-small", **models))["rank-without-mixing"].details
+            if "shared" in text
+        ]
+
+    assert len(details(20)) == 1 and not details(10)
+
+
 def test_contrasts_that_no_study_named_make_no_finding() -> None:
     own = found(mixtures(50, 47, 45, name="another"))
     assert not any(finding.is_named for finding in own.values()) and "mixing-contexts" not in own

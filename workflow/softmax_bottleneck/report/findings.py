@@ -231,10 +231,10 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
 
 
 def _at_shared_rates(evidence: Evidence, kept: Sequence[Named]) -> list[Named]:
-    """Return the kept contrasts at the learning rates tried for both sides; all named ones are corrected with them."""
+    """Return the kept contrasts that share learning rates, at these; all named ones are corrected with them."""
     pairs = [(contrast.family, contrasts.at_shared_rates(contrast)) for contrast in evidence.named]
-    corrected = zip(evidence.named, contrasts.corrected(pairs), strict=True)
-    return [at_shared for contrast, at_shared in corrected if contrast in kept]
+    rows = zip(evidence.named, pairs, contrasts.corrected(pairs), strict=True)
+    return [at_shared for contrast, (_, own), at_shared in rows if contrast in kept and own is not contrast]
 
 
 def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:
