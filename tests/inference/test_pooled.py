@@ -11,7 +11,7 @@ from scipy import stats
 from softmax_bottleneck.report.claims.natural import _p_value
 from softmax_bottleneck.report.contrasts import in_percent
 from softmax_bottleneck.statistics.intervals import student, welch_p
-from softmax_bottleneck.statistics.pooled import choose, holm, per_seed, share_of_gain
+from softmax_bottleneck.statistics.pooled import choose, confirmed, holm, per_seed, share_of_gain
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=8)
 
@@ -31,6 +31,13 @@ def test_a_setting_is_chosen_on_shared_seeds() -> None:
     assert choose({20.0: {1: math.inf, 2: 0.0}, 10.0: {1: 3.0, 2: 3.0}}).value == 10.0
     assert choose({20.0: {1: 1.0}}).seeds == frozenset()
     assert choose({20.0: {1: 1.0}, 10.0: {2: 2.0}}).value == 20.0  # no shared seed
+
+
+def test_the_lowest_of_two_values_replaces_a_diverged_one() -> None:
+    losses = {20.0: {2: math.inf, 3: 4.0, 4: 4.0}, 10.0: dict.fromkeys((2, 3, 4), 6.0)}
+    assert confirmed(20.0, losses | {5.0: dict.fromkeys((2, 3, 4), 5.0)}) == 5.0
+    same = {20.0: {2: 5.0, 3: 5.0, 4: 5.0, 5: 9.0}, 10.0: dict.fromkeys((2, 3, 4), 5.0)}
+    assert confirmed(20.0, same) == 20.0
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -64,6 +71,8 @@ def test_equal_numbers_have_an_interval_without_width_and_no_p_value() -> None:
     assert _p_value([1.0, 2.0]) == pytest.approx(stats.ttest_1samp([1.0, 2.0], 0).pvalue)
     share = share_of_gain([1.0] * 3, [0.75] * 3, [0.5] * 3)
     assert (share.low, share.value, share.high) == (0.5, 0.5, 0.5)
+    share = share_of_gain([3.9] * 3, [3.6] * 3, [3.3] * 3)  # the discriminant is below 0 by rounding
+    assert (share.low, share.high) == pytest.approx((0.5, 0.5))
 
 
 def test_no_numbers_have_no_mean_and_no_bounded_interval() -> None:

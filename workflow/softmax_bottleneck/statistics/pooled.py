@@ -69,13 +69,16 @@ def choose(losses: Mapping[float, Mapping[int, float]]) -> Choice:
 def confirmed(value: float, losses: Mapping[float, Mapping[int, float]]) -> float:
     """Return the value with the best validation losses on seeds that did not choose `value`, {value: {seed: loss}}.
 
-    Another value replaces `value` if its mean is lower on the seeds that both have, and these are at least MIN_RUNS.
+    Another value, of which no run diverged, replaces `value` if its mean is lower on the seeds that both have, at least
+    MIN_RUNS. If a run of `value` diverged there (loss inf), the lowest mean of all others decides.
     """
-    changes = {value: 0.0}
+    changes = {}
     for other, own in losses.items():
         shared = own.keys() & losses.get(value, {}).keys()
         if len(shared) >= MIN_RUNS and all(map(math.isfinite, own.values())):
-            changes[other] = fmean(own[seed] - losses[value][seed] for seed in shared)
+            change = fmean(own[seed] - losses[value][seed] for seed in shared)
+            changes[other] = change, fmean(own[seed] for seed in shared)
+    changes[value] = 0.0, -INF
     return min(changes, key=lambda other: changes[other])
 
 
@@ -98,8 +101,8 @@ def share_of_gain(base: Sequence[float], part: Sequence[float], whole: Sequence[
     a = bottom**2 - t2 * (errors[0] + errors[2])  # a x^2 - 2 b x + c <= 0 for every share x inside the interval
     b = top * bottom - t2 * errors[0]
     c = top**2 - t2 * (errors[0] + errors[1])
-    root = b * b - a * c
-    low, high = ((b - math.sqrt(root)) / a, (b + math.sqrt(root)) / a) if a > 0 and root >= 0 else (-INF, INF)
+    root = math.sqrt(max(b * b - a * c, 0.0))  # if a > 0, only rounding makes it negative
+    low, high = ((b - root) / a, (b + root) / a) if a > 0 else (-INF, INF)
     return Interval(share, low, high, n, math.nan, MIN_RUNS)
 
 
