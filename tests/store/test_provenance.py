@@ -30,6 +30,7 @@ def test_the_facts_of_a_process_are_read_once(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("model_name", "expected"), [
     ("AMD EPYC", "AMD EPYC family 26 model 2"), ("AMD EPYC 9654 96-Core Processor", "AMD EPYC 9654 96-Core Processor"),
+    ("Intel(R) Xeon(R) CPU @ 2.60GHz", "Intel(R) Xeon(R) CPU @ 2.60GHz family 26 model 2"),
 ])  # fmt: skip
 def test_a_name_without_a_number_gets_the_generation(model_name: str, expected: str) -> None:
     cores = f"processor\t: 0\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: {model_name}\nflags\t\t: a b\n\n"

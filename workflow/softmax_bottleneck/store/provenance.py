@@ -26,7 +26,7 @@ def block(parents: Mapping[str, str] | None = None, **entries: object) -> dict[s
 
     Returns:
         A dict with all of `entries` and these keys: `schema` (version of this format), `parents`, `git` (`commit`, and
-        `dirty`, which is True if there are uncommitted changes), `versions` (of Python and PACKAGES) and `hardware`
+        `dirty`, which is True if a tracked file was changed since), `versions` (of Python and PACKAGES) and `hardware`
         (`cpu`: model of the processor, `cores`: number of logical cores, `machine`: architecture, such as x86_64). The
         commit is "unknown" outside a Git repository.
     """
@@ -54,7 +54,7 @@ def _versions() -> dict[str, str]:
 
 @cache
 def _commit(root: Path) -> str:
-    """Return the commit of the clone at `root`, with `-dirty` if there are uncommitted changes; or "unknown"."""
+    """Return the commit of the clone at `root`, with `-dirty` if a tracked file was changed; or "unknown"."""
     git = ["git", "-C", str(root), "-c", f"safe.directory={root}"]  # another user may own the clone
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
@@ -74,9 +74,10 @@ def _processor() -> str:
 def processor_name(cpuinfo: str) -> str:
     """Return the processor's name from the text of /proc/cpuinfo, such as `AMD EPYC 9654 96-Core Processor`.
 
-    A name without a number, as in virtual machines, is followed by family and model: generations differ in speed.
+    A name with no number but its clock's, as in virtual machines, is followed by family and model: generations differ
+    in speed.
     """
     entries = dict(re.findall(r"^([\w ]+?)\s*:[ \t]*(.*?)\s*$", cpuinfo, re.MULTILINE))
     name = entries.get("model name") or platform.processor() or "unknown"
     generation = [f"{key} {entries[entry]}" for key, entry in GENERATION.items() if entries.get(entry)]
-    return name if re.search(r"\d", name) else " ".join([name, *generation])
+    return name if re.search(r"\d", name.partition("@")[0]) else " ".join([name, *generation])
