@@ -260,6 +260,20 @@ def test_a_cut_of_a_corpus_is_that_corpus() -> None:
     assert samples.corpus_of("unknown") == "unknown"
 
 
+def test_a_whole_corpus_names_its_cut_whatever_the_optimiser() -> None:
+    whole, cut = (
+        study(name, name, softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))
+        for name in ("ptb", "ptb-small")
+    )
+    runs = {
+        key: replace(run, schedule=replace(run.schedule, optimizer="nt-asgd")) for key, run in whole.settings.items()
+    }
+    whole = replace(whole, settings=runs, corpora={"ptb": "The Penn Treebank"})
+    cut = replace(cut, corpora={"ptb-small": "Penn Treebank, small"})
+    found = contrasts.against_baseline(samples.pool_runs([whole, cut]), "MoS", MOS)
+    assert contrasts.corpora(found) == ["Penn Treebank"]
+
+
 def test_options_are_matched_in_the_order_of_preference() -> None:
     models = {f"mos{k}": Trained(head="mos", options={"components": k}, ppl=near(40 + k)) for k in (2, 3, 15)}
     found = only([study(softmax=Trained(ppl=near(50)), **models)], {"name": "mos", "components": [5, 3, 15]})

@@ -254,7 +254,7 @@ def corpora(contrasts: Iterable[Contrast]) -> list[str]:
     """Return the titles of the corpora, each once: of the whole corpus if it is among them, else of its cut."""
     titles: dict[str, str] = {}
     for contrast in contrasts:
-        corpus, title = corpus_of(contrast.setting.dataset), contrast.setting.labels[0]
+        corpus, title = corpus_of(contrast.setting.dataset), contrast.setting.title
         titles[corpus] = min(titles.get(corpus, title), title, key=len)
     return list(titles.values())
 

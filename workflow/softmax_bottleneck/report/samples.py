@@ -41,7 +41,7 @@ class Setting:
     Attributes:
         dataset: the name of the dataset.
         body, schedule: canonical JSON of the body without SHAPE, and of the schedule without RATE.
-        title: the title of the dataset, which may differ between archives.
+        title: the title of the dataset without `The`, which may differ between archives.
         is_synthetic: True if the corpus is sampled from a known distribution.
     """
 
@@ -74,14 +74,11 @@ class Setting:
     @property
     def labels(self) -> list[str]:
         """Texts for the setting: without sizes, with its width, with its epochs, and with both."""
-        values, title = self.values, self.title.removeprefix("The ")
-        width, epochs = f"d = {self.width}", f"{values['epochs']} epochs"
+        values, width, epochs = self.values, f"d = {self.width}", f"{self.values['epochs']} epochs"
         details = [NAMES.get(values[key], values[key]) for key in ("kind", "optimizer")]
         details += [f"noise {values['embedding_noise']:g}"] if values["embedding_noise"] else []
         details += ["tied"] if values["tied"] and not self.is_lstm else []
-        parts = (
-            [title[:1].upper() + title[1:], *sizes, *details] for sizes in ([], [width], [epochs], [width, epochs])
-        )
+        parts = ([self.title, *sizes, *details] for sizes in ([], [width], [epochs], [width, epochs]))
         return [", ".join(filter(None, texts)) for texts in parts]
 
 
@@ -237,6 +234,8 @@ def model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
     body, schedule = asdict(run.body), asdict(run.schedule)
     shape = tuple(body.pop(name) for name in SHAPE)
     del schedule[RATE]
+    title = title.removeprefix("The ")
+    title = title[:1].upper() + title[1:]
     setting = Setting(run.dataset, canonical_json(body), canonical_json(schedule), title, is_synthetic)
     declared = declarations().get(run.head.name)
     defaults = declared.defaults if declared else {}
