@@ -294,9 +294,10 @@ def test_the_rival_at_equal_time_is_the_best_validated_softmax_that_is_no_slower
     assert contrasts.at_equal_time(alone, *contrasts.against_baseline(alone, "MoS", MOS)) is None
 
 
-def test_a_contrast_with_a_diverged_run_stays_a_test_of_its_family() -> None:
+@pytest.mark.parametrize("ppl", [[48, 48.1, math.inf], [math.inf] * 3])
+def test_a_contrast_with_a_diverged_run_stays_a_test_of_its_family(ppl) -> None:
     one = study("plan", softmax=Trained(ppl=near(50)), moc=Trained(head="moc", ppl=near(49)),
-                mos=Trained(head="mos", ppl=[48, 48.1, math.inf]))  # fmt: skip
+                mos=Trained(head="mos", ppl=ppl))  # fmt: skip
     lists = {"plan": {"made-up": {"MoC": ["moc", "softmax"], "MoS": ["mos", "softmax"]}}}
     moc, mos = contrasts.named_contrasts(samples.pool_runs([one]), [one], lists, {}, {})
     p = stats.ttest_ind(np.log(near(49)), np.log(near(50)), equal_var=False).pvalue

@@ -272,6 +272,8 @@ def test_the_margin_of_the_same_time_is_that_of_the_studies_that_named_it() -> N
     diverged = declared("second", "wt2-small", "wide", 0.02, [50, 50.2, math.inf])
     finding = found(plan, diverged)["same-time"]
     assert finding.state == "open" and "1 diverged" in finding.details[0]
+    finding = found(plan, declared("second", "wt2-small", "wide", 0.02, [math.inf] * 3))["same-time"]
+    assert finding.state == "open" and "3 diverged" in finding.details[0] and len(finding.figure.rows) == 1
 
 
 def test_what_has_no_evidence_is_left_out_and_the_question_stays_open() -> None:

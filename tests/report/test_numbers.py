@@ -26,6 +26,10 @@ def test_numbers_have_their_decimals_and_a_true_minus_sign(value, digits, signed
     assert numbers.percent(-0.03) == "−3 %"
 
 
+def test_a_span_leaves_out_nan() -> None:
+    assert (numbers.span([math.nan, 2.0, 1.0]), numbers.span([math.nan])) == ("1.0 to 2.0", "—")
+
+
 HOSTILE = [
     "</script><script>alert(1)</script>", "<!--<script>", "a\u2028b\n\n.. raw:: html\n\n   <b>", "*a* `b` |c| d_ \\",
 ]  # fmt: skip

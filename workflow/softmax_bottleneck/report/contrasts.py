@@ -79,7 +79,7 @@ class Contrast:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The ends of the interval in percent, or None with too few seeds."""
+        """The ends of the interval in percent, or None with too few seeds or a diverged run."""
         percent = in_percent(self.interval)
         return (percent.low, percent.high) if math.isfinite(percent.high) else None
 
@@ -210,8 +210,8 @@ class Named(Contrast):
     Attributes:
         family: the contrasts that are corrected together.
         adjusted_p: the p-value after Holm's correction over the family.
-        tests: the number of contrasts of the family that have enough seeds for a test.
-        note: what was known or added between the naming and the runs, as text.
+        tests: the number of contrasts of the family that have enough seeds for a test, or a diverged run.
+        note: what was known or added between the naming and the runs, and the model's options if labels are equal.
     """
 
     family: Family
@@ -345,7 +345,7 @@ def named_contrasts(
     left_out: Mapping[str, Mapping[str, Sequence[int]]],
     notes: Mapping[str, Mapping[str, str]],
 ) -> list[Named]:
-    """Return the contrasts that studies named before their runs and that have runs.
+    """Return the contrasts that studies named before their runs and that have runs, which may all have diverged.
 
     Args:
         pool: all samples.
@@ -369,8 +369,8 @@ def named_contrasts(
     ]
     pairs = []
     for family, dataset, label, names in [*listed, *_declared(studies, settings)]:
-        sides = [sample for name in names if (sample := side(family.study, dataset, name)) and sample.log_ppl]
-        if len(sides) == len(names):
+        sides = [sample for name in names if (sample := side(family.study, dataset, name))]
+        if len(sides) == len(names) and all(sample.log_ppl or sample.n_diverged for sample in sides):
             pairs.append((family, Contrast(label, *sides)))
     found = corrected(pairs)
     alike = Counter((named.family, named.label, named.setting) for named in found)

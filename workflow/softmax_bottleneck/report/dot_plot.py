@@ -74,10 +74,10 @@ class DotPlot:
 def contrast_plot(shown: Sequence[Contrast]) -> DotPlot:
     """Return the figure of some contrasts, of which the exploratory ones have the second colour.
 
-    A contrast without an interval has the numbers of seeds in its label.
+    A contrast without an interval has the numbers of seeds in its label; one with only diverged runs has no row.
     """
     rows = []
-    for contrast in shown:
+    for contrast in (one for one in shown if all(one.n)):
         counts = [] if contrast.ends else [numbers.counts(contrast.n)]
         label = ", ".join([contrast.head, _setting_label(contrast, shown), *counts])
         low, high = contrast.ends or (contrast.change, contrast.change)

@@ -49,8 +49,9 @@ def interval(low: float | None, high: float | None, digits: int = 2) -> str:
 
 
 def span(values: Sequence[float], digits: int = 1, *, signed: bool = False) -> str:
-    """Return the lowest and the highest value as text, such as `2.3 to 3.2`, or one if they are equal; else a dash."""
-    ends = [number(end(values), digits, signed=signed) for end in (min, max)] if values else [DASH]
+    """Return the lowest and highest value, without nan, such as `2.3 to 3.2`, or one if they are equal; else a dash."""
+    known = [value for value in values if not math.isnan(value)]
+    ends = [number(end(known), digits, signed=signed) for end in (min, max)] if known else [DASH]
     return " to ".join(dict.fromkeys(ends))
 
 
