@@ -7,8 +7,8 @@
 E are the latent context vectors, W and b are the decoder, and G = dL/dl. In float32 on a CPU, oneDNN computes the
 latents, the logits if W has at least 65,536 numbers, and the weights (as E^T G, transposed) from 128 rows on; it has a
 product that torch reserves for its compiler. Torch's own product (MKL, OpenBLAS or cuBLAS), which writes into an
-existing array, computes all others. The library depends on the size alone and not on a measurement, because it decides
-the last bits of a result. `benchmarks/README.md` has the measurements behind this rule.
+existing array, computes all others. The size alone decides, not a measurement, because the last bits of a result depend
+on the library. `benchmarks/README.md` has the measurements behind this rule.
 
 Precision of the products of a training step, with sums in float32 (everything outside training steps is fp32):
 
@@ -21,8 +21,8 @@ Precision of the products of a training step, with sums in float32 (everything o
 
 bf16 is about twice as fast as fp32 on hardware that supports it; the relative error of gradients is about 4e-3.
 
-Numerical stability: the parts X1 and X2 of tf32x3 are finite for numbers up to 2^114. Larger or non-finite numbers give
-non-finite parts.
+Numerical stability: the parts X1 and X2 of tf32x3 are finite for numbers up to 2^114. Numbers from 2^115 on, and
+non-finite ones, give non-finite parts.
 
 Shapes: R rows, D latent width, V vocabulary; M, K, N sizes of any product.
 """

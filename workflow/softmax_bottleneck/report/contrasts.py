@@ -187,7 +187,7 @@ class Contrast:
 
     @property
     def studies(self) -> list[str]:
-        """The names of the archives with runs of either side at its chosen learning rate."""
+        """The archives with runs of either side at its chosen learning rate; of archives that share a run, one."""
         sides = (self.model, self.baseline)
         return sorted({run.study for side in sides for run in side.runs if run.rate == side.choice.value})
 
@@ -268,7 +268,7 @@ def basis(contrasts: Sequence[Contrast]) -> str:
 def share_text(part: Contrast, whole: Contrast) -> str:
     """Return the gain of `part` as a share of that of `whole`, such as `56 % (35 to 75)`, with Fieller's 95 % interval.
 
-    Both gains are over the same baseline.
+    Both gains are over the same baseline, without diverged runs.
     """
     share = share_of_gain(*([*side.log_ppl.values()] for side in (whole.baseline, part.model, whole.model)))
     ends = (numbers.number(100 * end, 0) for end in (share.low, share.high))
@@ -300,7 +300,8 @@ def against_baseline(pool: Mapping[Model, Sample], label: str, head: Mapping[str
 def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast | None:
     """Return the contrast with the best wider softmax that takes no more time, chosen by validation perplexity.
 
-    The two settings differ in `embedding_size`. Return None if no wider softmax was timed on a machine of the model.
+    Times are equal within EQUAL_TIME, and one run each is enough. The two settings differ in `embedding_size`. Return
+    None if no such softmax was timed on a machine of the model.
     """
 
     def but_width(model: Model) -> tuple[Any, ...]:
@@ -317,7 +318,7 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
 
 
 def with_other_shapes(pool: Mapping[Model, Sample], contrast: Contrast) -> list[Contrast]:
-    """Return the contrasts of a model with other inner widths, and the same rival, if they train no longer than it."""
+    """Return the contrasts of a model's other inner widths with the same rival, if no slower than it (EQUAL_TIME)."""
     model = contrast.model.model
     models = [other for other in pool if replace(other, shape=model.shape) == model != other]
     reshaped = [Contrast(contrast.label, pool[other], contrast.baseline) for other in models]

@@ -160,7 +160,7 @@ class Sample:
         return math.exp(statistics.fmean(self.log_ppl.values())) if self.log_ppl else math.nan
 
     def mean(self, metric: str) -> float:
-        """Return the geometric mean of a positive metric over seeds at the chosen rate, or nan if none has it.
+        """Return the geometric mean of a positive metric over all seeds at the chosen rate, or nan if none has it.
 
         Several runs of a seed count once, with their geometric mean.
         """
@@ -261,7 +261,7 @@ def pick(pool: Mapping[Model, Sample], setting: Setting, head: Mapping[str, Any]
         setting: the setting.
         head: the name of the head (`name`), and the options that it must have. A list gives several values in order of
             preference; the first that the setting has is taken.
-        size: number of parameters; of several inner widths, the one nearest to it is taken.
+        size: number of parameters; of several inner widths, the one nearest to it is taken (default: the smallest).
     """
     wanted = {key: value if isinstance(value, list) else [value] for key, value in head.items() if key != "name"}
     candidates = []
