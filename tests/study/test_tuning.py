@@ -231,13 +231,13 @@ def test_search_runs_are_recorded_apart_and_archived_before_any_choice(study, tm
     assert [choice["chosen"] for choice in stored.tuned] == [{RATE: 4.0}, {RATE: 1.0}]
 
 
-def contrast(study: Study, mos: list[float], softmax: list[float], diverged: int = 0) -> dict[str, Any]:
-    """Return the cells of the contrast of these perplexities, of the seeds 1, 2, ..., by column."""
+def contrast(study: Study, mos: list[float], softmax: list[float], diverged: str = "") -> dict[str, Any]:
+    """Return the cells of the first contrast, with perplexities of the seeds 1, 2, ..., by column."""
     lines = [("tiny", model, "", "test_ppl", ppl, seed, f"{model}-{seed}")
              for model, ppls in (("mos", mos), ("softmax", softmax)) for seed, ppl in enumerate(ppls, 1)]  # fmt: skip
-    states = pd.DataFrame([("tiny", "mos", 9, "diverged")] * diverged, columns=["dataset", "model", "seed", "state"])
+    states = pd.DataFrame([("tiny", diverged, 9, "diverged")], columns=["dataset", "model", "seed", "state"])
     found = records.Records(pd.DataFrame(lines, columns=list(COLUMNS)), states)
-    (row,) = views.contrasts_table(Source(study, fake.experiment(study, "contrasts"), found), "tiny").rows
+    row, *_ = views.contrasts_table(Source(study, fake.experiment(study, "contrasts"), found), "tiny").rows
     return dict(zip(views.CONTRAST_COLUMNS, row.cells, strict=True))
 
 
@@ -251,8 +251,18 @@ def test_a_contrast_is_welchs_and_a_diverged_run_or_two_seeds_leave_none(study: 
     assert shown == pytest.approx([100 * np.expm1(logs[0]), expected.pvalue])
     ends = [f"{100 * np.expm1(end):+.2f}".replace("-", "−") for end in logs[1:]]
     assert cells["interval"].label == " to ".join(ends)
-    for unclear in (contrast(study, a, b, diverged=1), contrast(study, a[:2], b), contrast(study, [], b)):
+    for unclear in (contrast(study, a, b, diverged="mos"), contrast(study, a[:2], b), contrast(study, [], b)):
         assert all(unclear[key].measured is None and unclear[key].reason for key in ("change", "p", "verdict"))
+
+
+def test_a_contrast_with_a_diverged_run_stays_a_test_of_its_family(place: Path) -> None:
+    models = small.STUDY["models"] | {"moc": {"head": {"name": "moc", "components": 2, "dropout_latent": 0.1}}}
+    family = [{"model": name, "against": "softmax", "label": "mixing"} for name in ("mos", "moc")]
+    two = study_in(place, models=models, contrasts={"margin": 0.01, "family": family})
+    a, b = [100.0, 102.0, 101.0], [104.0, 105.0, 103.0]
+    p = stats.ttest_ind(np.log(a), np.log(b), equal_var=False).pvalue
+    for diverged, tests in (("", 1), ("moc", 2)):
+        assert contrast(two, a, b, diverged)["p"].measured.mean == pytest.approx(tests * p)
 
 
 def test_a_panel_has_ticks_at_the_values_of_its_setting_which_may_be_words(place: Path) -> None:

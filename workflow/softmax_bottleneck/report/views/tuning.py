@@ -25,6 +25,7 @@ CONTRAST_COLUMNS = {
     "seconds": "Seconds per epoch, ratio",
     "verdict": "Verdict",
 }
+DIVERGED = "runs diverged"
 RATIOS = {"parameters": "parameters", "seconds": "sec_per_epoch"}  # column -> metric
 
 
@@ -103,15 +104,17 @@ def contrasts_table(source: Source, dataset: str) -> Section:
     """Return a section with a row per comparison of the study's `contrasts`; their p-values on a corpus are a family.
 
     The change is that of the mean log test perplexity over seeds. As in the findings (`report.contrasts`), it needs
-    MIN_RUNS seeds on each side, of which none diverged: the other seeds alone would flatter their model. Parameters and
-    seconds per epoch are ratios of means.
+    MIN_RUNS seeds on each side, of which none diverged: the other seeds alone would flatter their model. Such a
+    comparison counts as a test of its family (p = 1). Parameters and seconds per epoch are ratios of means.
     """
     planned = source.study.contrasts
     family = {f"{pair.model}-{pair.against}": pair for pair in planned.family} if planned else {}
     reasons = {row: _why_open(source, dataset, pair) for row, pair in family.items()}
     known = {row: _sides(source, dataset, pair, metrics.TEST_PPL) for row, pair in family.items() if not reasons[row]}
     logs = {row: [[math.log(ppl) for ppl in side] for side in sides] for row, sides in known.items()}
-    corrected = dict(zip(logs, holm([welch_p(*sides) for sides in logs.values()]), strict=True))
+    failed = [1.0 for reason in reasons.values() if reason.endswith(DIVERGED)]
+    adjusted = holm([*(welch_p(*sides) for sides in logs.values()), *failed])[: len(logs)]
+    corrected = dict(zip(logs, adjusted, strict=True))
 
     def cell(row: str, column: str) -> Cell:
         if column in RATIOS:
@@ -143,7 +146,7 @@ def _why_open(source: Source, dataset: str, contrast: Contrast) -> str:
     models = (contrast.model, contrast.against)
     states = pd.concat([source.records.planned(dataset, model)["state"] for model in models])
     if diverged := int((states == "diverged").sum()):
-        return f"{diverged} of {len(states)} runs diverged"
+        return f"{diverged} of {len(states)} {DIVERGED}"
     fewest = min(map(len, _sides(source, dataset, contrast, metrics.TEST_PPL)))
     return "" if fewest >= MIN_RUNS else f"fewer than {MIN_RUNS} seeds on a side"
 
