@@ -104,8 +104,8 @@ def contrasts_table(source: Source, dataset: str) -> Section:
     """Return a section with a row per comparison of the study's `contrasts`; their p-values on a corpus are a family.
 
     The change is that of the mean log test perplexity over seeds. As in the findings (`report.contrasts`), it needs
-    MIN_RUNS seeds on each side, of which none diverged: the other seeds alone would flatter their model. Such a
-    comparison counts as a test of its family (p = 1). Parameters and seconds per epoch are ratios of means.
+    MIN_RUNS seeds on each side, of which none diverged: the other seeds alone would flatter their model. With a
+    diverged run it counts as a test of its family (p = 1). Parameters and seconds per epoch are ratios of means.
     """
     planned = source.study.contrasts
     family = {f"{pair.model}-{pair.against}": pair for pair in planned.family} if planned else {}
