@@ -117,7 +117,7 @@ def _conclude(
     say: progress.Say,
 ) -> None:  # fmt: skip
     """Verify a study for which Snakemake ended without a `problem`; print its result, or raise what is wrong."""
-    faults = [] if problem else [one for one in verify.verify(study).findings if one.kind != "diverged"]
+    faults = [] if problem else [fault for fault in verify.verify(study).findings if fault.kind != "diverged"]
     if faults:
         more = f" ({len(faults) - 1} more findings)" if len(faults) > 1 else ""
         fault = f"{faults[0].file}: {faults[0].words}{more}"

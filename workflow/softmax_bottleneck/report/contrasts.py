@@ -373,14 +373,14 @@ def named_contrasts(
         sides = [sample for name in names if (sample := side(family.study, dataset, name))]
         if len(sides) == len(names) and all(sample.log_ppl or sample.n_diverged for sample in sides):
             pairs.append((family, Contrast(label, *sides)))
-    found = corrected(pairs)
-    alike = Counter((named.family, named.label, named.setting) for named in found)
+    every = corrected(pairs)
+    alike = Counter((named.family, named.label, named.setting) for named in every)
     return [
         replace(named, note="; ".join(filter(None, [
             notes.get(named.study, {}).get(named.setting.dataset, ""),
             named.model.model.options if alike[named.family, named.label, named.setting] > 1 else "",
         ])))
-        for named in found
+        for named in every
     ]  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def contrast_plot(shown: Sequence[Contrast]) -> DotPlot:
     A contrast without an interval has the numbers of seeds in its label; one with only diverged runs has no row.
     """
     rows = []
-    for contrast in (one for one in shown if all(one.n)):
+    for contrast in filter(lambda contrast: all(contrast.n), shown):
         counts = [] if contrast.ends else [numbers.counts(contrast.n)]
         label = ", ".join([contrast.head, _setting_label(contrast, shown), *counts])
         low, high = contrast.ends or (contrast.change, contrast.change)

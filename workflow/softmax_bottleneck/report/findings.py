@@ -234,7 +234,7 @@ def _at_shared_rates(evidence: Evidence, kept: Sequence[Named]) -> list[Named]:
     """Return the kept contrasts that share learning rates, at these; all named ones are corrected with them."""
     pairs = [(contrast.family, contrasts.at_shared_rates(contrast)) for contrast in evidence.named]
     rows = zip(evidence.named, pairs, contrasts.corrected(pairs), strict=True)
-    return [at_shared for contrast, (_, own), at_shared in rows if contrast in kept and own is not contrast]
+    return [at_shared for contrast, (_, moved), at_shared in rows if contrast in kept and moved is not contrast]
 
 
 def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:

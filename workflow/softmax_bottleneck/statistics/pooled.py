@@ -74,7 +74,7 @@ def confirmed(value: float, losses: Mapping[float, Mapping[int, float]]) -> floa
     """
     changes = {}
     for other, own in losses.items():
-        shared = own.keys() & losses.get(value, {}).keys()
+        shared = own.keys() & losses[value].keys()
         if len(shared) >= MIN_RUNS and all(map(math.isfinite, own.values())):
             change = fmean(own[seed] - losses[value][seed] for seed in shared)
             changes[other] = change, fmean(own[seed] for seed in shared)
