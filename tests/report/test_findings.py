@@ -125,7 +125,7 @@ def test_contrasts_that_no_study_named_make_no_finding() -> None:
         ([45.0, 45.0], "holds", "11.1"),
         ([45.0, 50.0], "holds", "11.1"),
         ([55.0, 50.0], "fails", "9.1"),
-        ([45.0, 55.0], "open", "11.1"),
+        ([45.0, 55.0], "mixed", "9.1 to 11.1"),
         ([50.0, 50.0], "equal", ""),
         ([50.0, 49.3], "holds", "1.4"),
     ],
@@ -146,6 +146,8 @@ def test_a_named_contrast_at_the_same_time_compares_mos_with_a_wider_softmax(lev
     finding = every["same-time"]
     assert (finding.state, finding.is_named, finding.facts["size"]) == (state, True, "3.0")
     assert finding.facts["by"].startswith(by)
+    others = [name for name, level in zip(("Ptb", "Wt2"), levels, strict=True) if level == 50 and state != "equal"]
+    assert re.findall(r"; not significant on (\w+): ", finding.facts["undecided"]) == others
     assert summary.verdict(every)[1].endswith(findings.TEXTS["answer"]["time"][state].format(**finding.facts))
     assert "training time" not in summary.not_shown(findings.Evidence.from_studies([joined]))
 
@@ -173,6 +175,12 @@ def test_a_wider_softmax_in_the_time_of_mos_stands_in_the_table_of_heads() -> No
     for studies, texts in (((wide, slow), 1), ((slow, narrow), 0)):  # a narrower softmax is not what the time buys
         row = next(row for row in head_table(studies)["rows"] if row["label"] == "MoS")
         assert row["at_time"].count("n = 1") == texts and (row["at_time"] == "—") == (not texts)
+    pair = schema.Contrast(model="mos", against="wide", label="the same time", same_size=False)
+    both = study("plan", "ptb", mos=Trained(head="mos", options=MIXTURE, ppl=near(45)),
+                 wide=Trained(ppl=near(44), width=100))  # fmt: skip
+    both = replace(both, contrasts=schema.Contrasts(family=(pair,), margin=0.01))
+    row = next(row for row in head_table([both, slow])["rows"] if row["label"] == "MoS")
+    assert row["at_time"].count("n = ") == 1  # the named one is the best that at_equal_time finds
 
 
 @pytest.mark.parametrize(
@@ -328,7 +336,7 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
     first = mixed[2]["more"].format(lower=1, compared=4, gaining=gaining)
     where = "Penn Treebank, small and WikiText-2, small"
     assert shown["answer"] == mixed[2]["text"]
-    assert shown["more"] == f"{first} {time['holds'].format(where=where, device='a CPU', size='3.9')}"
+    assert shown["more"] == f"{first} {time['holds'].format(where=where, undecided='', device='a CPU', size='3.9')}"
     assert all(len(one["short"].split()) <= 20 for one in shown["findings"])
     studies = archive.load_all()
     runs = set()

@@ -269,8 +269,9 @@ def same_time(evidence: Evidence) -> Finding | None:
     """Return the finding on MoS against a wider softmax that trains as long; None if no study named this contrast.
 
     It holds if MoS is significantly above the softmax on a corpus and below it on none, and fails the other way round.
-    It is `equal` if every interval lies inside the margin that the studies declared. MoS with other inner widths that
-    train no longer than that softmax are exploratory; those not significantly above it are the caveat.
+    It is `mixed` if MoS is above it on one and below it on another, and `equal` if every interval lies inside the
+    margin that the studies declared. MoS with other inner widths that train no longer than that softmax are
+    exploratory; those not significantly above it are the caveat.
     """
     named = evidence.labelled(SAME_TIME)
     if not named:
@@ -289,8 +290,8 @@ def same_time(evidence: Evidence) -> Finding | None:
     facts = {"unclear": len(unclear), "larger": numbers.span(unclear, 2), "margin": numbers.percent(margin / 100)}
     return _finding(
         named,
-        _state(OPEN, holds=bool(above) and not below, fails=bool(below) and not above, equal=are_equal),
-        _time_facts(named, above or below) | facts,
+        _state(OPEN, mixed=bool(above and below), holds=bool(above), fails=bool(below), equal=are_equal),
+        _time_facts(named, [*above, *below]) | facts,
         exploratory=[*sizes],
         details=[f"Exploratory, other inner widths: {contrast.text}" for contrast in sizes],
     )
@@ -298,10 +299,12 @@ def same_time(evidence: Evidence) -> Finding | None:
 
 def _time_facts(named: Sequence[Named], decided: Sequence[Named]) -> dict[str, object]:
     is_on_cpu = all(machine.startswith("cpu") for contrast in named for machine in contrast.times(1))
+    unclear = [contrast for contrast in named if decided and contrast not in decided]
     return {
         "device": "a CPU" if is_on_cpu else "a GPU",
         "by": numbers.span([abs(contrast.change) for contrast in decided]),
-        "where": " and ".join(contrast.setting.labels[0] for contrast in decided or named),
+        "where": " and ".join(contrasts.corpora(decided or named)),
+        "undecided": "".join(f"; not significant on {one.setting.labels[0]}: {one.short_text}" for one in unclear),
         "changes": " and ".join(f"{contrast.short_text} on {contrast.setting.labels[0]}" for contrast in named),
         "size": numbers.span([1 / contrast.size for contrast in named]),
     }

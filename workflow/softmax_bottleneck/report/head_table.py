@@ -101,7 +101,8 @@ def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast],
     """
     on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
     equal = [contrast for contrast in on_text if contrast.is_equal_size]
-    rivals = [*named, *(rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast)))]
+    found = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
+    rivals = {(rival.model.model, rival.baseline.model): rival for rival in (*named, *found)}.values()
     texts = (
         f"{r.short_text} on {r.setting.label} ({contrasts.time_range([r], least=1)} × its time, n = {min(r.n)})"
         for r in rivals
