@@ -59,7 +59,7 @@ MIXTURES = (READING, f"{READING}-50")  # and with all epochs
 READINGS = ("benka-readings", "paper")  # studies of Benka's Transformer with a softmax
 TRANSFORMER = ("transformer", "softmax")  # body and head of a reading
 READ_EPOCH = 15  # the epoch after which readings are compared
-SEARCHED = {"ptb-small": "PTB", "wt2-small": "WT2"}  # the corpora of a search, and their names in its table
+SHORT = {"ptb": "PTB", "ptb-small": "PTB", "wt2-small": "WT2"}  # names of corpora in tables
 METRICS = {
     "parameters": ("parameters", 0),
     "test_ppl": ("test perplexity", 2),
@@ -337,27 +337,30 @@ def price_parts(studies: Sequence[FinishedStudy], width: int = 16) -> list[str]:
     return ["", *table(rows), ""]
 
 
-def searched(studies: Sequence[FinishedStudy], archived: FinishedStudy) -> list[str]:
-    """Return the table of the models of a search, each at its best learning rate, from all compared runs.
+def searched(studies: Sequence[FinishedStudy], archives: Sequence[FinishedStudy]) -> list[str]:
+    """Return the table of the models of a searched study, each at its best learning rate, from all compared runs.
 
-    Seconds are the lowest on a machine that all models ran on. They and ranks are those of the first of SEARCHED.
+    Seconds are the lowest on a machine that all models ran on, if there is one. They and ranks are of the first corpus.
     """
-    pool, runs = pool_runs(studies), archived.settings
-    labels = dict(archived.records.states[["model", "label"]].itertuples(index=False))
-    samples = {key: pool[model_of(run)] for key, run in runs.items() if key[0] in SEARCHED}
-    machine = min(set.intersection(*(set(sample.seconds) for sample in samples.values())))
-    columns = [text for name in SEARCHED.values() for text in (f"rate, {name}", f"perplexity, {name}")]
+    pool = pool_runs(studies)
+    samples = {key: pool[model_of(run)] for one in archives for key, run in one.settings.items()}
+    labels = {row.model: row.label for one in archives for row in one.records.states.itertuples()}
+    names = {dataset: SHORT.get(dataset, dataset) for one in archives for dataset in one.datasets}
+    first, *_ = names
+    common = set.intersection(*(set(sample.seconds) for (dataset, _), sample in samples.items() if dataset == first))
+    columns = [text for name in names.values() for text in (f"rate, {name}", f"perplexity, {name}")]
     rows = []
     for model, label in labels.items():
-        own = [samples[dataset, model] for dataset in SEARCHED]
-        first = own[0]
-        cells = [label, str(first.model.setting.width), _cell([first.mean("parameters")], 0)]
+        own = [samples[dataset, model] for dataset in names]
+        cells = [label, str(own[0].model.setting.width), _cell([own[0].mean("parameters")], 0)]
         for sample in own:
             values = [math.exp(value) for value in sample.log_ppl.values()]
             cells += [f"{sample.choice.value:g}", _cell(values, 2)]
-        rows.append([*cells, f"{min(first.seconds[machine]):.1f}", f"{first.mean('rank_press'):.0f}"])
-    rows.sort(key=lambda row: row[4], reverse=True)
-    return ["", *table([["model", "d", "parameters", *columns, "s per epoch", "Press rank"], *rows]), ""]
+        cells += [f"{own[0].seconds[min(common)][0]:.1f}"] if common else []
+        rows.append([*cells, f"{own[0].mean('rank_press'):.0f}"])
+    rows.sort(key=lambda row: float(row[4].split()[0]), reverse=True)
+    time = ["s per epoch"] if common else []
+    return ["", *table([["model", "d", "parameters", *columns, *time, "Press rank"], *rows]), ""]
 
 
 def rank_demonstration(archived: FinishedStudy) -> list[str]:
@@ -554,6 +557,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     blocks: dict[str, Callable[[], list[str]]] = {}
     for name, archives in by_study.items():
         blocks[name] = partial(results, archives)
+        blocks[f"searched rates in {name}"] = partial(searched, studies, archives)
         blocks[f"averaging in {name}"] = partial(averaging, archives[0])
     for name in CLAIM_SOURCES:
         blocks[f"verdicts on {name}"] = partial(verdicts, studies, name)
@@ -572,7 +576,6 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "Merity's ranks": partial(rank_demonstration, by_study[PICTURED][0]),
         "prices": partial(price_of_width, studies),
         "parts of prices": partial(price_parts, studies),
-        "searched rates": partial(searched, studies, by_study["tuned-small"][0]),
         "top tokens": partial(top_tokens, by_study["top-m"][0]),
         "Dirichlet fits": partial(dirichlet, by_study["dirichlet"][0]),
         "words of ptb": partial(words_of_ptb, by_study["ptb-words"][0]),
