@@ -181,8 +181,8 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
         estimates = [str(recommendation(row)).strip(), row["at_time"]]
         rows.append([row["label"], *estimates, *costs, row["costs"]["press"]])
-    family = f"Holm’s correction is over the {heads['tests']} such contrasts with an interval, at any size and rates."
-    fair = f"*Borderline*: significant only over the {heads['fair']} at equal size and rates (second p-value)."
+    family = f"Holm’s correction is over the {heads['tests']} such contrasts with an interval, at any size and search."
+    fair = f"*Borderline*: significant only over the {heads['fair']} at equal size and search (second p-value)."
     return ["", *table(rows), "", f"{family} {fair}", ""]
 
 

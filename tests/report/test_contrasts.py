@@ -345,6 +345,9 @@ def test_a_contrast_that_two_studies_named_counts_once_with_the_larger_p_value()
     ]
     for order in (named, named[::-1], named[:3], named[2:]):  # one without a p-value never counts
         assert [one.adjusted_p for one in contrasts.distinct(order)] == [0.03]
+    larger = replace(named[2], tests=5)
+    for order in ([larger, named[2]], [named[2], larger]):  # of equal p-values, that of the larger family
+        assert [one.tests for one in contrasts.distinct(order)] == [5]
 
 
 def test_perplexities_of_held_out_tokens_are_not_pooled(shipped) -> None:

@@ -75,6 +75,29 @@ def test_corpora_are_counted_and_a_cut_is_its_corpus() -> None:
     assert found(mixtures(50, 47, 45), other)["mixing-contexts"].facts["corpora"] == "Ptb and Wt2"
 
 
+def test_a_corpus_without_a_gain_stands_in_the_answer_and_in_the_finding() -> None:
+    small = study("rank-or-mixture-small", "wt2-small", softmax=Trained(ppl=near(70)),
+                  moc=Trained(head="moc", options=MIXTURE, ppl=near(66)),
+                  mos=Trained(head="mos", options=MIXTURE, ppl=near(62)))  # fmt: skip
+    even = study(SEEDS, "ptb-small", softmax=Trained(ppl=near(50)), ss=Trained(head="sigsoftmax", ppl=near(50)))
+    shown = summary.answer([mixtures(50, 47, 47), small, even])
+    (probabilities,) = (one for one in shown["findings"] if one["id"] == "mixing-probabilities")
+    for text in (shown["answer"], probabilities["short"], probabilities["sentence"]):
+        assert re.search(r"\(not significant: .*0\.0\s%.* on Ptb\)", text), text
+    assert shown["answer"].count("not significant") == 1
+
+
+def test_the_change_against_the_tanh_layer_follows_the_finding_of_moc() -> None:
+    def shown(layer: float) -> str:
+        models = {"moc_r10": Trained(head="moc", options=MIXTURE, ppl=near(47)),
+                  "moc_k1_r10": Trained(head="moc", options=MIXTURE | {"components": 1}, ppl=near(layer))}  # fmt: skip
+        studies = [mixtures(50, 47, 45), study("rank-or-mixture-rate-10", "ptb", **models)]
+        return next(one for one in summary.answer(studies)["findings"] if one["id"] == "mixing-contexts")["caveat"]
+
+    assert re.fullmatch(r"Against its tanh layer alone: \u22126\.0 %\.", shown(50))
+    assert re.search(r"alone: 0\.0 % \(not significant: .* on Ptb\)\.", shown(47))
+
+
 def test_a_larger_moc_is_no_finding() -> None:
     assert "mixing-contexts" not in found(mixtures(50, 45, 44, metrics={"parameters": 1.05e6}))
 
@@ -147,7 +170,7 @@ def test_a_named_contrast_at_the_same_time_compares_mos_with_a_wider_softmax(lev
     assert (finding.state, finding.is_named, finding.facts["size"]) == (state, True, "3.0")
     assert finding.facts["by"].startswith(by)
     others = [name for name, level in zip(("Ptb", "Wt2"), levels, strict=True) if level == 50 and state != "equal"]
-    assert re.findall(r"; not significant on (\w+): ", finding.facts["undecided"]) == others
+    assert re.findall(r"; equal within 1 %: .* on (\w+)$", finding.facts["others"]) == others
     assert summary.verdict(every)[1].endswith(findings.TEXTS["answer"]["time"][state].format(**finding.facts))
     assert "training time" not in summary.not_shown(findings.Evidence.from_studies([joined]))
 
@@ -164,7 +187,7 @@ def test_mos_of_other_widths_that_is_not_above_the_wider_softmax_is_the_caveat_o
     own = study("plan", "ptb", wide=Trained(ppl=near(45), width=64), **shapes)
     finding = found(replace(own, contrasts=schema.Contrasts(family=(pair,), margin=0.01)))["same-time"]
     assert finding.state == "holds" and len(finding.details) == 2
-    assert (finding.facts["unclear"], float(finding.facts["larger"])) == (1, 1.5)
+    assert (finding.facts["unclear"], float(finding.facts["larger"]), finding.facts["there"]) == (1, 1.5, "")
 
 
 def test_a_wider_softmax_in_the_time_of_mos_stands_in_the_table_of_heads() -> None:
@@ -315,7 +338,8 @@ def test_the_answer_follows_from_the_state_of_every_finding(states, lead, shippe
     entry = texts["mixed"][lead] if isinstance(lead, int) else texts[lead]
     expected = {"text": entry} if lead == "either" else entry
     more = expected.get("more", "").format(**every["rank-without-mixing"].facts)
-    assert summary.verdict(changed) == (expected["text"], more)
+    facts = {"contexts": {"without": ""}, "probabilities": {"without": ""}}
+    assert summary.verdict(changed) == (expected["text"].format(**facts), more)
     for name, finding in changed.items():  # every state of a finding has its own short sentence
         short = findings.TEXTS["findings"][name]["short"][finding.state].format(**finding.facts)
         assert len(short.split()) <= 20
@@ -333,10 +357,10 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = summary.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
     gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on WikiText-2, small"
-    first = mixed[2]["more"].format(lower=1, compared=4, gaining=gaining)
+    first = mixed[2]["more"].format(lower=1, compared=4, gaining=gaining, losing=" and lose in 1")
     where = "Penn Treebank, small and WikiText-2, small"
-    assert shown["answer"] == mixed[2]["text"]
-    assert shown["more"] == f"{first} {time['holds'].format(where=where, undecided='', device='a CPU', size='3.9')}"
+    assert shown["answer"] == mixed[2]["text"].format(contexts={"without": ""}, probabilities={"without": ""})
+    assert shown["more"] == f"{first} {time['holds'].format(where=where, others='', device='a CPU', size='3.9')}"
     assert all(len(one["short"].split()) <= 20 for one in shown["findings"])
     studies = archive.load_all()
     runs = set()

@@ -279,13 +279,16 @@ def share_text(part: Contrast, whole: Contrast) -> str:
 def distinct(named: Iterable[Named]) -> list[Named]:
     """Return named contrasts without repeats: of those with the same two models, the one with the largest p-value.
 
-    One without a p-value gives way to any that has one.
+    Of equal p-values, that of the largest family counts. One without a p-value gives way to any that has one.
     """
+
+    def strictness(one: Named) -> tuple[float, int]:
+        return (-1.0 if math.isnan(one.adjusted_p) else one.adjusted_p), one.tests
+
     kept: dict[tuple[Model, Model], Named] = {}
     for candidate in named:
         pair = (candidate.model.model, candidate.baseline.model)
-        if pair not in kept or math.isnan(kept[pair].adjusted_p) or candidate.adjusted_p > kept[pair].adjusted_p:
-            kept[pair] = candidate
+        kept[pair] = max(kept.get(pair, candidate), candidate, key=strictness)
     return list(kept.values())
 
 

@@ -22,12 +22,13 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
 from softmax_bottleneck.report.contrasts import Contrast, Named
 from softmax_bottleneck.report.dot_plot import DotPlot, Row, contrast_plot
-from softmax_bottleneck.report.samples import Model, Sample, corpus_of, pool_runs
+from softmax_bottleneck.report.samples import Model, Sample, pool_runs
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval
 from softmax_bottleneck.store.paths import ROOT
 
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
-LAYERS = ("tanh layer against Softmax", "MoC against tanh layer")  # named contrasts
+# Labels of named contrasts: of a mixture with the tanh layer that it needs, and others that belong to its finding.
+CONTEXTS = ("MoC against tanh layer", "tanh layer against Softmax")
 PROBABILITIES = ("MoS against tanh layer", "MoS against Softmax")
 SAME_TIME = "MoS against Softmax, the same time"
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
@@ -141,7 +142,7 @@ def mixing_contexts(evidence: Evidence) -> Finding | None:
         for part, share in shares.items()
     ]
     moc = [part for part in parts if part.label == "MoC"]
-    return _mixing(evidence, "MoC against Softmax", LAYERS, exploratory=moc, details=details)
+    return _mixing(evidence, "MoC against Softmax", CONTEXTS, exploratory=moc, details=details)
 
 
 def mixing_probabilities(evidence: Evidence) -> Finding | None:
@@ -150,14 +151,14 @@ def mixing_probabilities(evidence: Evidence) -> Finding | None:
 
 
 def _mixing(
-    evidence: Evidence, label: str, labels: Collection[str], *,
+    evidence: Evidence, label: str, labels: Sequence[str], *,
     exploratory: Iterable[Contrast] = (), details: Iterable[str] = (),
 ) -> Finding | None:  # fmt: skip
     """Return the finding on a contrast that studies named for LSTMs of equal size on natural text; None without any.
 
-    `labels` are those of named contrasts for `details`, which also has those of `label` at another size. The finding
-    fails if the perplexity is significantly higher on a corpus. Otherwise it holds if the perplexity is significantly
-    lower on one.
+    `labels` are those of named contrasts for `details`, which also has those of `label` at another size; the first
+    is that with a tanh layer. The finding fails if the perplexity is significantly higher on a corpus. Otherwise it
+    holds if the perplexity is significantly lower on one.
     """
     labelled = [contrast for contrast in evidence.named if contrast.label == label and contrast.setting.is_lstm]
     on_text = contrasts.distinct(contrast for contrast in labelled if not contrast.setting.is_synthetic)
@@ -169,10 +170,11 @@ def _mixing(
     unnamed = [contrast for contrast in exploratory if contrast.setting not in settings]
     related = [contrast for contrast in on_text if contrast not in named]
     related += contrasts.distinct(contrast for contrast in evidence.named if contrast.label in labels)
+    layer = [one for one in related if one.label == labels[0] and one.is_equal_size and not one.setting.is_synthetic]
     return _finding(
         named,
         _state(OPEN, fails=any(contrast.is_higher for contrast in named), holds=bool(_lower(named))),
-        _mixing_facts(named, unnamed),
+        _mixing_facts(named, unnamed) | {"layer": _layer(layer)},
         exploratory=unnamed,
         details=[*(contrast.text for contrast in related), *details],
     )
@@ -180,7 +182,6 @@ def _mixing(
 
 def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[str, str]:
     lower, not_lower = _lower(named), [contrast for contrast in named if not contrast.is_lower]
-    by_corpus = {corpus_of(contrast.setting.dataset): contrast for contrast in [*reversed(not_lower), *lower]}
     on_text = [contrast for contrast in unnamed if contrast.is_equal_size and not contrast.setting.is_synthetic]
     unclear = [f"{contrast.short_text} on {contrast.setting.label}" for contrast in on_text if not contrast.sign]
     changes = [" and ".join(map(_change, group)) for group in (lower, not_lower) if group]
@@ -188,18 +189,27 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
         "lower": "; not significantly on ".join(changes),
         "gain": numbers.span([-contrast.change for contrast in lower]),
         "corpora": " and ".join(contrasts.corpora(lower)),
-        "without": "".join(_no_gain(contrast) for contrast in by_corpus.values() if not contrast.is_lower),
+        "without": _not_significant(not_lower),
         "unclear": " and ".join(unclear),
     }
+
+
+def _layer(named: Sequence[Named]) -> str:
+    """Return the changes against a tanh layer as text, such as `−3.9 to −2.6 %`; empty without any."""
+    changes = numbers.span([contrast.change for contrast in named], signed=True)
+    return f"{changes} %{_not_significant([one for one in named if one.adjusted_p >= ALPHA])}" if named else ""
+
+
+def _not_significant(named: Sequence[Named]) -> str:
+    return f" (not significant: {' and '.join(map(_on_corpus, named))})" if named else ""
 
 
 def _change(contrast: Contrast) -> str:
     return f"{contrast.setting.labels[0]} ({contrast.change_text}, {contrast.bracketed})"
 
 
-def _no_gain(named: Named) -> str:
-    p = numbers.p_value(named.adjusted_p)
-    return f"; {named.setting.labels[0]}: {named.change_text}, not significant (p = {p})"
+def _on_corpus(contrast: Contrast) -> str:
+    return f"{contrast.short_text} on {contrast.setting.labels[0]}"
 
 
 # --- rank without mixing --------------------------------------------------------------------------------------------
@@ -249,11 +259,13 @@ def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[
     lower, lower_shared = _lower(on_text), _lower(shared)
     gaining = (f"{contrast.head} {contrast.change_text} on {contrast.setting.labels[0]}" for contrast in lower)
     counts = {"lower": len(lower), "shared": len(lower_shared), "compared": len(on_text)}
+    higher = sum(contrast.is_higher for contrast in on_text)
     return counts | {
         "gaining": " and ".join(gaining),
         "uncorrected": sum(contrast.sign < 0 for contrast in shared),
         "gains": numbers.span([contrast.change for contrast in lower_shared]),
-        "higher": sum(contrast.is_higher for contrast in on_text),
+        "higher": higher,
+        "losing": f" and lose in {higher}" if higher else "",
         "unclear": sum(not contrast.has_equal_search for contrast in on_text),
         "changes": numbers.span([contrast.change for contrast in on_text], signed=True),
         "corpora": " and ".join(contrasts.corpora(on_text)),
@@ -269,8 +281,8 @@ def same_time(evidence: Evidence) -> Finding | None:
     """Return the finding on MoS against a wider softmax that trains as long; None if no study named this contrast.
 
     It holds if MoS is significantly above the softmax on a corpus and below it on none, and fails the other way round.
-    It is `mixed` if MoS is above it on one and below it on another, and `equal` if every interval lies inside the
-    margin that the studies declared. MoS with other inner widths that train no longer than that softmax are
+    It is `mixed` if MoS is above it in one setting and below it in another, and `equal` if every interval lies inside
+    the margin that the studies declared. MoS with other inner widths that train no longer than that softmax are
     exploratory; those not significantly above it are the caveat.
     """
     named = evidence.labelled(SAME_TIME)
@@ -281,31 +293,43 @@ def same_time(evidence: Evidence) -> Finding | None:
     margin = 100 * min(margins)
     above = [contrast for contrast in named if contrast.is_higher]
     below = [contrast for contrast in named if contrast.change < 0 and contrast.adjusted_p < ALPHA]
-    are_equal = all(contrast.ends and -margin < min(contrast.ends) <= max(contrast.ends) < margin for contrast in named)
+    decided = [*above, *below]
+    equal = [
+        one for one in named if one.ends and one not in decided and -margin < min(one.ends) <= max(one.ends) < margin
+    ]
+    unclear = [one for one in named if one not in [*decided, *equal]]
     sizes: dict[Contrast, float] = {}  # of MoS with other inner widths, relative to the named one
     for contrast in named:
         for other in contrasts.with_other_shapes(evidence.samples, contrast):
             sizes[other] = other.model.mean("parameters") / contrast.model.mean("parameters")
-    unclear = [size for contrast, size in sizes.items() if contrast.sign <= 0]
-    facts = {"unclear": len(unclear), "larger": numbers.span(unclear, 2), "margin": numbers.percent(margin / 100)}
+    facts = {"margin": numbers.percent(margin / 100)} | _caveat_of_sizes(named, sizes)
+    others = {f"equal within {facts['margin']}": equal, "not significant": unclear} if decided else {}
+    facts["others"] = "".join(
+        f"; {text}: {' and '.join(map(_on_corpus, ones))}" for text, ones in others.items() if ones
+    )
     return _finding(
         named,
-        _state(OPEN, mixed=bool(above and below), holds=bool(above), fails=bool(below), equal=are_equal),
-        _time_facts(named, [*above, *below]) | facts,
+        _state(OPEN, mixed=bool(above and below), holds=bool(above), fails=bool(below), equal=equal == named),
+        _time_facts(named, decided) | facts,
         exploratory=[*sizes],
         details=[f"Exploratory, other inner widths: {contrast.text}" for contrast in sizes],
     )
 
 
+def _caveat_of_sizes(named: Sequence[Named], sizes: Mapping[Contrast, float]) -> dict[str, object]:
+    unclear = {contrast: size for contrast, size in sizes.items() if contrast.sign <= 0}
+    places = contrasts.corpora(unclear)
+    there = "" if places == contrasts.corpora(named) else f" ({' and '.join(places)})"
+    return {"unclear": len(unclear), "larger": numbers.span([*unclear.values()], 2), "there": there}
+
+
 def _time_facts(named: Sequence[Named], decided: Sequence[Named]) -> dict[str, object]:
     is_on_cpu = all(machine.startswith("cpu") for contrast in named for machine in contrast.times(1))
-    unclear = [contrast for contrast in named if decided and contrast not in decided]
     return {
         "device": "a CPU" if is_on_cpu else "a GPU",
         "by": numbers.span([abs(contrast.change) for contrast in decided]),
         "where": " and ".join(contrasts.corpora(decided or named)),
-        "undecided": "".join(f"; not significant on {one.setting.labels[0]}: {one.short_text}" for one in unclear),
-        "changes": " and ".join(f"{contrast.short_text} on {contrast.setting.labels[0]}" for contrast in named),
+        "changes": " and ".join(map(_on_corpus, named)),
         "size": numbers.span([1 / contrast.size for contrast in named]),
     }
 

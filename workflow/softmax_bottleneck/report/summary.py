@@ -54,12 +54,13 @@ def _printed(name: str, finding: Finding, rows: Mapping[str, Sequence[Row]], *, 
     """
     texts = TEXTS["findings"][name]
     sentences = [texts[finding.state], texts["language"] if finding.facts.get("language") else ""]
+    caveats = [text for fact, text in texts.get("caveat", {}).items() if finding.facts.get(fact)]
     figure = replace(finding.figure, rows=finding.figure.rows[:MOST_ROWS], range_rows=rows[finding.figure.axis])
     return {
         "id": name,
         "title": texts["title"],
         "short": texts["short"][finding.state].format(**finding.facts),
-        "caveat": texts["caveat"].format(**finding.facts) if finding.facts.get("unclear") else "",
+        "caveat": " ".join(caveats).format(**finding.facts),
         "sentence": " ".join(filter(None, sentences)).format(**finding.facts),
         "kind": kind,
         "number": finding.number,
@@ -99,7 +100,9 @@ def verdict(findings: Mapping[str, Finding]) -> tuple[str, str]:
     more = [answers[0]["more"].format(**findings["rank-without-mixing"].facts)] if "more" in answers[0] else []
     if time := findings.get("same-time"):
         more.append(texts["time"][time.state].format(**time.facts))
-    return answers[0]["text"], " ".join(more)
+    by_use = {"contexts": "mixing-contexts", "probabilities": "mixing-probabilities"}  # in the text of the answer
+    facts = {use: findings[name].facts for use, name in by_use.items() if name in findings}
+    return str(answers[0]["text"]).format(**facts), " ".join(more)
 
 
 def not_shown(evidence: Evidence) -> str:
