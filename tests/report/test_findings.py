@@ -187,6 +187,8 @@ def test_mos_of_other_widths_that_is_not_above_the_wider_softmax_is_the_caveat_o
     own = study("plan", "ptb", wide=Trained(ppl=near(45), width=64), **shapes)
     finding = found(replace(own, contrasts=schema.Contrasts(family=(pair,), margin=0.01)))["same-time"]
     assert finding.state == "holds" and len(finding.details) == 2
+    ratios = {row.label.removesuffix(" × parameters").rpartition(", ")[2] for row in finding.figure.rows}
+    assert ratios == {"1.00", "1.50"}
     assert (finding.facts["unclear"], float(finding.facts["larger"]), finding.facts["there"]) == (1, 1.5, "")
 
 

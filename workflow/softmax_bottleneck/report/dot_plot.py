@@ -1,5 +1,6 @@
 """A figure of labelled values with intervals on one axis, as SVG."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,19 +75,22 @@ class DotPlot:
 def contrast_plot(shown: Sequence[Contrast]) -> DotPlot:
     """Return the figure of some contrasts, of which the exploratory ones have the second colour.
 
-    A contrast without an interval has the numbers of seeds in its label; one with only diverged runs has no row.
+    A contrast without an interval has the numbers of seeds in its label; one with only diverged runs has no row. Those
+    of one head in one setting have their parameters, relative to the baseline, in their labels.
     """
-    rows = []
+    rows, alike = [], Counter((contrast.head, contrast.setting) for contrast in shown)
     for contrast in filter(lambda contrast: all(contrast.n), shown):
-        counts = [] if contrast.ends else [numbers.counts(contrast.n)]
-        label = ", ".join([contrast.head, _setting_label(contrast, shown), *counts])
+        details = [] if contrast.ends else [numbers.counts(contrast.n)]
+        if alike[contrast.head, contrast.setting] > 1:
+            details.append(f"{numbers.number(contrast.size)} × parameters")
+        label = ", ".join([contrast.head, _setting_label(contrast, shown), *details])
         low, high = contrast.ends or (contrast.change, contrast.change)
         rows.append(Row(label, value=contrast.change, low=low, high=high, is_second=not isinstance(contrast, Named)))
     return DotPlot(rows, CHANGE)
 
 
 def _setting_label(contrast: Contrast, shown: Sequence[Contrast]) -> str:
-    """Return the first label of a contrast's setting that differs from those of its head's other shown contrasts."""
-    rivals = [rival for rival in shown if rival is not contrast and rival.head == contrast.head]
+    """Return the first label of a contrast's setting that differs from those of its head's other shown settings."""
+    rivals = [rival for rival in shown if rival.head == contrast.head and rival.setting != contrast.setting]
     labels = zip(contrast.setting.labels, *(rival.setting.labels for rival in rivals), strict=True)
     return next((label for label, *others in labels if label not in others), contrast.setting.label)
