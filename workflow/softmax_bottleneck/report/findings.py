@@ -170,11 +170,12 @@ def _mixing(
     unnamed = [contrast for contrast in exploratory if contrast.setting not in settings]
     related = [contrast for contrast in on_text if contrast not in named]
     related += contrasts.distinct(contrast for contrast in evidence.named if contrast.label in labels)
-    layer = [one for one in related if one.label == labels[0] and one.is_equal_size and not one.setting.is_synthetic]
+    of_equal_size = [contrast for contrast in related if contrast.is_equal_size and not contrast.setting.is_synthetic]
+    against_layer = [contrast for contrast in of_equal_size if contrast.label == labels[0]]
     return _finding(
         named,
         _state(OPEN, fails=any(contrast.is_higher for contrast in named), holds=bool(_lower(named))),
-        _mixing_facts(named, unnamed) | {"layer": _layer(layer)},
+        _mixing_facts(named, unnamed) | {"layer": _layer(against_layer, named)},
         exploratory=unnamed,
         details=[*(contrast.text for contrast in related), *details],
     )
@@ -194,10 +195,17 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
     }
 
 
-def _layer(named: Sequence[Named]) -> str:
+def _layer(against_layer: Sequence[Named], named: Sequence[Named]) -> str:
     """Return the changes against a tanh layer as text, such as `−3.9 to −2.6 %`; empty without any."""
-    changes = numbers.span([contrast.change for contrast in named], signed=True)
-    return f"{changes} %{_not_significant([one for one in named if one.adjusted_p >= ALPHA])}" if named else ""
+    changes = numbers.span([contrast.change for contrast in against_layer], signed=True)
+    unclear = [contrast for contrast in against_layer if not contrast.adjusted_p < ALPHA]  # nan: no test
+    return f"{changes} %{_elsewhere(against_layer, named)}{_not_significant(unclear)}" if against_layer else ""
+
+
+def _elsewhere(shown: Iterable[Contrast], named: Iterable[Contrast]) -> str:
+    """Return the corpora of the contrasts shown as text in brackets; empty if they are those of the named ones."""
+    corpora = contrasts.corpora(shown)
+    return "" if corpora == contrasts.corpora(named) else f" ({' and '.join(corpora)})"
 
 
 def _not_significant(named: Sequence[Named]) -> str:
@@ -259,13 +267,14 @@ def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[
     lower, lower_shared = _lower(on_text), _lower(shared)
     gaining = (f"{contrast.head} {contrast.change_text} on {contrast.setting.labels[0]}" for contrast in lower)
     counts = {"lower": len(lower), "shared": len(lower_shared), "compared": len(on_text)}
-    higher = sum(contrast.is_higher for contrast in on_text)
+    higher = [contrast for contrast in on_text if contrast.is_higher]
+    losses = sum(contrast.has_equal_search for contrast in higher)  # otherwise its rate may only be worse
     return counts | {
         "gaining": " and ".join(gaining),
         "uncorrected": sum(contrast.sign < 0 for contrast in shared),
         "gains": numbers.span([contrast.change for contrast in lower_shared]),
-        "higher": higher,
-        "losing": f" and lose in {higher}" if higher else "",
+        "higher": len(higher),
+        "losing": f" and lose in {losses}" if losses else "",
         "unclear": sum(not contrast.has_equal_search for contrast in on_text),
         "changes": numbers.span([contrast.change for contrast in on_text], signed=True),
         "corpora": " and ".join(contrasts.corpora(on_text)),
@@ -294,33 +303,29 @@ def same_time(evidence: Evidence) -> Finding | None:
     above = [contrast for contrast in named if contrast.is_higher]
     below = [contrast for contrast in named if contrast.change < 0 and contrast.adjusted_p < ALPHA]
     decided = [*above, *below]
-    equal = [
-        one for one in named if one.ends and one not in decided and -margin < min(one.ends) <= max(one.ends) < margin
-    ]
-    unclear = [one for one in named if one not in [*decided, *equal]]
+    left = [contrast for contrast in named if contrast not in decided]
+    equal = [contrast for contrast in left if contrast.ends and max(map(abs, contrast.ends)) < margin]
+    unclear = [contrast for contrast in left if contrast not in equal]
     sizes: dict[Contrast, float] = {}  # of MoS with other inner widths, relative to the named one
     for contrast in named:
         for other in contrasts.with_other_shapes(evidence.samples, contrast):
             sizes[other] = other.model.mean("parameters") / contrast.model.mean("parameters")
-    facts = {"margin": numbers.percent(margin / 100)} | _caveat_of_sizes(named, sizes)
-    others = {f"equal within {facts['margin']}": equal, "not significant": unclear} if decided else {}
-    facts["others"] = "".join(
-        f"; {text}: {' and '.join(map(_on_corpus, ones))}" for text, ones in others.items() if ones
-    )
+    within = numbers.percent(margin / 100)
+    groups = {f"equal within {within}": equal, "not significant": unclear} if decided else {}
+    others = "".join(f"; {text}: {' and '.join(map(_on_corpus, group))}" for text, group in groups.items() if group)
     return _finding(
         named,
         _state(OPEN, mixed=bool(above and below), holds=bool(above), fails=bool(below), equal=equal == named),
-        _time_facts(named, decided) | facts,
+        _time_facts(named, decided) | _caveat_of_sizes(named, sizes) | {"margin": within, "others": others},
         exploratory=[*sizes],
         details=[f"Exploratory, other inner widths: {contrast.text}" for contrast in sizes],
     )
 
 
 def _caveat_of_sizes(named: Sequence[Named], sizes: Mapping[Contrast, float]) -> dict[str, object]:
-    unclear = {contrast: size for contrast, size in sizes.items() if contrast.sign <= 0}
-    places = contrasts.corpora(unclear)
-    there = "" if places == contrasts.corpora(named) else f" ({' and '.join(places)})"
-    return {"unclear": len(unclear), "larger": numbers.span([*unclear.values()], 2), "there": there}
+    not_above = {contrast: size for contrast, size in sizes.items() if contrast.sign <= 0}
+    larger = numbers.span([*not_above.values()], 2)
+    return {"unclear": len(not_above), "larger": larger, "there": _elsewhere(not_above, named)}
 
 
 def _time_facts(named: Sequence[Named], decided: Sequence[Named]) -> dict[str, object]:

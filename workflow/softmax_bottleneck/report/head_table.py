@@ -101,8 +101,8 @@ def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast],
     """
     on_text = [contrast for contrast in of_head if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
     equal = [contrast for contrast in on_text if contrast.is_equal_size]
-    found = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
-    rivals = {(rival.model.model, rival.baseline.model): rival for rival in (*named, *found)}.values()
+    best = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
+    rivals = {(rival.model.model, rival.baseline.model): rival for rival in (*named, *best)}.values()
     texts = (
         f"{r.short_text} on {r.setting.labels[1]} against {r.baseline.model.setting.width} "
         f"({contrasts.time_range([r], least=1)} × its time, n = {min(r.n)})"

@@ -45,7 +45,7 @@ def _printed(name: str, finding: Finding, rows: Mapping[str, Sequence[Row]], *, 
     """Return a finding as a dict of texts; `rows` are those of all figures, by axis, which set its range.
 
     * `id`, `title`, `short`, `caveat`, `sentence`, `number`: texts; `short` is the finding in at most 20 words,
-      `caveat` (may be empty) what is not significant, `sentence` the finding with all its numbers, and `number` the
+      `caveat` (may be empty) what limits it, `sentence` the finding with all its numbers, and `number` the
       main number with its interval.
     * `kind`: see `_kind`.
     * `overturn`: the result that would refute the finding, as text.
@@ -100,9 +100,8 @@ def verdict(findings: Mapping[str, Finding]) -> tuple[str, str]:
     more = [answers[0]["more"].format(**findings["rank-without-mixing"].facts)] if "more" in answers[0] else []
     if time := findings.get("same-time"):
         more.append(texts["time"][time.state].format(**time.facts))
-    by_use = {"contexts": "mixing-contexts", "probabilities": "mixing-probabilities"}  # in the text of the answer
-    facts = {use: findings[name].facts for use, name in by_use.items() if name in findings}
-    return str(answers[0]["text"]).format(**facts), " ".join(more)
+    facts_of = {name: finding.facts for name, finding in findings.items()}
+    return str(answers[0]["text"]).format(**facts_of), " ".join(more)
 
 
 def not_shown(evidence: Evidence) -> str:
