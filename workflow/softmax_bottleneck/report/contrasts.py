@@ -196,11 +196,13 @@ class Contrast:
 class Family:
     """Contrasts whose p-values are corrected together: the named ones of a study, on one corpus or on all (`""`).
 
-    The key `contrasts` of a study's file makes a family per corpus. Older studies named one family in all.
+    The key `contrasts` of a study's file makes a family per corpus. Older studies named one family in all. `tests` is
+    the number of contrasts that were named, with those that have no test yet.
     """
 
     study: str
     dataset: str = ""
+    tests: int = 0
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -210,13 +212,11 @@ class Named(Contrast):
     Attributes:
         family: the contrasts that are corrected together.
         adjusted_p: the p-value after Holm's correction over the family.
-        tests: the number of contrasts of the family that have enough seeds for a test, or a diverged run.
         note: what was known or added between the naming and the runs, and the model's options if labels are equal.
     """
 
     family: Family
     adjusted_p: float
-    tests: int
     note: str = ""
 
     @property
@@ -238,7 +238,7 @@ class Named(Contrast):
     def text(self) -> str:
         """The contrast as text with its corrected p-value, the family of the correction, and the note."""
         where = f"{self.study} on this corpus" if self.family.dataset else self.study
-        p = f"p = {numbers.p_value(self.adjusted_p)} after Holm’s correction (family of {self.tests} in {where})"
+        p = f"p = {numbers.p_value(self.adjusted_p)} after Holm’s correction (family of {self.family.tests} in {where})"
         return "; ".join(filter(None, [super().text, "" if math.isnan(self.adjusted_p) else p, self.note]))
 
 
@@ -283,7 +283,7 @@ def distinct(named: Iterable[Named]) -> list[Named]:
     """
 
     def strictness(one: Named) -> tuple[float, int]:
-        return (-1.0 if math.isnan(one.adjusted_p) else one.adjusted_p), one.tests
+        return (-1.0 if math.isnan(one.adjusted_p) else one.adjusted_p), one.family.tests
 
     kept: dict[tuple[Model, Model], Named] = {}
     for candidate in named:
@@ -366,7 +366,7 @@ def named_contrasts(
         return sample and replace(sample, left_out=frozenset(left_out.get(study, {}).get(name, ())))
 
     listed = [
-        (Family(study), dataset, label, names)
+        (Family(study, tests=sum(map(len, by_dataset.values()))), dataset, label, names)
         for study, by_dataset in lists.items()
         for dataset, by_label in by_dataset.items()
         for label, names in by_label.items()
@@ -396,7 +396,7 @@ def _declared(
     Models of one head with other options have the same label.
     """
     declared = dict.fromkeys(
-        (Family(study.study, dataset), contrast)
+        (Family(study.study, dataset, len(study.contrasts.family)), contrast)
         for study in studies if study.contrasts
         for dataset, contrast in itertools.product(study.datasets, study.contrasts.family)
     )  # fmt: skip
@@ -420,14 +420,13 @@ def _head_label(run: Run) -> str:
 def corrected(pairs: Sequence[tuple[Family, Contrast]]) -> list[Named]:
     """Return the contrasts of pairs (family, contrast) with p-values after Holm's correction within each family.
 
-    A contrast with a diverged run has no p-value, but counts as a test (p = 1). One with too few seeds is none.
+    A named contrast without a test (not run yet, too few seeds, or a diverged run) has no p-value, but counts (p = 1).
     """
     named = []
     for family in dict.fromkeys(family for family, _ in pairs):
         together = [contrast for other, contrast in pairs if other == family]
-        adjusted = holm([1.0 if contrast.n_diverged else contrast.p for contrast in together])
-        tests = sum(not math.isnan(p) for p in adjusted)
+        own = [math.nan if contrast.n_diverged else contrast.p for contrast in together]
+        adjusted = holm(own, family.tests)
         for contrast, p in zip(together, adjusted, strict=True):
-            sides, own_p = (contrast.label, contrast.model, contrast.baseline), math.nan if contrast.n_diverged else p
-            named.append(Named(*sides, family=family, adjusted_p=own_p, tests=tests))
+            named.append(Named(contrast.label, contrast.model, contrast.baseline, family=family, adjusted_p=p))
     return named

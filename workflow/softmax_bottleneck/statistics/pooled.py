@@ -106,11 +106,14 @@ def share_of_gain(base: Sequence[float], part: Sequence[float], whole: Sequence[
     return Interval(share, low, high, n, math.nan, MIN_RUNS)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return Holm's adjusted p-values of one family (Scand. J. Stat. 6, 1979); nan stays nan and counts as no test."""
+def holm(p_values: Sequence[float], tests: int = 0) -> list[float]:
+    """Return Holm's adjusted p-values of one family (Scand. J. Stat. 6, 1979); nan stays nan and counts as no test.
+
+    A family of more `tests` than p-values is corrected as if each of the others had p = 1.
+    """
     known = sorted((p, index) for index, p in enumerate(p_values) if not math.isnan(p))
     adjusted, largest = [math.nan] * len(p_values), 0.0
     for rank, (p, index) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - rank)))
+        largest = max(largest, min(1.0, p * (max(tests, len(known)) - rank)))
         adjusted[index] = largest
     return adjusted

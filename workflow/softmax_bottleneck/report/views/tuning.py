@@ -104,16 +104,15 @@ def contrasts_table(source: Source, dataset: str) -> Section:
     """Return a section with a row per comparison of the study's `contrasts`; their p-values on a corpus are a family.
 
     The change is that of the mean log test perplexity over seeds. As in the findings (`report.contrasts`), it needs
-    MIN_RUNS seeds on each side, of which none diverged: the other seeds alone would flatter their model. With a
-    diverged run it counts as a test of its family (p = 1). Parameters and seconds per epoch are ratios of means.
+    MIN_RUNS seeds on each side, of which none diverged: the other seeds alone would flatter their model. Without them
+    it counts in its family as p = 1. Parameters and seconds per epoch are ratios of means.
     """
     planned = source.study.contrasts
     family = {f"{pair.model}-{pair.against}": pair for pair in planned.family} if planned else {}
     reasons = {row: _why_open(source, dataset, pair) for row, pair in family.items()}
     known = {row: _sides(source, dataset, pair, metrics.TEST_PPL) for row, pair in family.items() if not reasons[row]}
     logs = {row: [[math.log(ppl) for ppl in side] for side in sides] for row, sides in known.items()}
-    failed = [1.0 for reason in reasons.values() if reason.endswith(DIVERGED)]
-    adjusted = holm([*(welch_p(*sides) for sides in logs.values()), *failed])[: len(logs)]
+    adjusted = holm([welch_p(*sides) for sides in logs.values()], len(family))
     corrected = dict(zip(logs, adjusted, strict=True))
 
     def cell(row: str, column: str) -> Cell:
