@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,7 +28,7 @@ from softmax_bottleneck.report.claims import both_sides, natural  # noqa: E402
 from softmax_bottleneck.report.claims.rules import CANNOT, NOT_REPRODUCED, REPRODUCED, SYNTHETIC, UNDECIDED  # noqa: E402
 from softmax_bottleneck.report.claims.verdict import TEXTS  # noqa: E402
 from softmax_bottleneck.report.page import environment  # noqa: E402
-from softmax_bottleneck.report.samples import model_of, pick, pool_runs, settings_of  # noqa: E402
+from softmax_bottleneck.report.samples import VALID_PPL, model_of, pick, pool_runs, settings_of  # noqa: E402
 
 README, PAGE, EVIDENCE = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "evidence.md"
 FIGURES = ROOT / "docs" / "findings"
@@ -363,6 +364,42 @@ def searched(studies: Sequence[FinishedStudy], archives: Sequence[FinishedStudy]
     return ["", *table([["model", "d", "parameters", *columns, *time, "Press rank"], *rows]), ""]
 
 
+def second_rates(studies: Sequence[FinishedStudy]) -> list[str]:
+    """Return the table of searches whose second-best rate was tried with other seeds, by these studies' runs alone.
+
+    Validation perplexities are geometric means over the seeds that both rates have, without those of the search.
+    """
+    rows = [["corpus", "model", "search, seed 1", "best", "second-best", "seeds", "second-best against best"]]
+    for name in ("tuned", "tuned-small"):
+        pool = pool_runs([one for one in studies if one.study == name or one.study.startswith(f"{name}-second")])
+        for model, sample in pool.items():
+            losses = {rate: statistics.fmean(of_rate.values()) for rate, of_rate in sample.searched.items()}
+            by_rate = {rate: sample.logs(VALID_PPL, rate, sample.search_seeds) for rate in losses}
+            best, second = (*sorted((rate for rate in losses if by_rate[rate]), key=losses.__getitem__), 0.0, 0.0)[:2]
+            if not (seeds := {*by_rate.get(best, ())} & {*by_rate.get(second, ())}):
+                continue
+            means = [statistics.fmean(by_rate[rate][seed] for seed in seeds) for rate in (best, second)]
+            curve = ", ".join(f"{rate:g}: {math.exp(loss):.2f}" for rate, loss in sorted(losses.items()))
+            ppls = [f"{rate:g}: {math.exp(mean):.2f}" for rate, mean in zip((best, second), means, strict=True)]
+            change = numbers.number(100 * math.expm1(means[1] - means[0]), 2, signed=True)
+            label = "tanh layer" if '"components":1,' in model.options else declaration(model.head).label
+            label += f", d = {model.setting.width}"
+            cells = [model.setting.title, label, curve, *ppls, str(len(seeds)), f"{change} %"]
+            rows.append([cell.replace("inf", "diverged") for cell in cells])
+    return ["", *table(rows), ""]
+
+
+def declared(studies: Sequence[FinishedStudy], name: str) -> list[str]:
+    """Return the table of the contrasts that a study declared: from all archived runs, and from its own runs alone."""
+    own = [one for one in studies if one.study == name or one.study.startswith(f"{name}-second")]
+    found = [findings.Evidence.from_studies(some).named for some in (studies, own)]
+    rows = [["contrast", "all archived runs", "p (Holm)", "runs of these studies", "p (Holm)"]]
+    for pair in zip(*([one for one in named if one.study == name] for named in found), strict=True):
+        texts = [[f"{one.short_text}, {numbers.counts(one.n)}", numbers.p_value(one.adjusted_p)] for one in pair]
+        rows.append([pair[0].label, *texts[0], *texts[1]])
+    return ["", *table(rows), ""]
+
+
 def rank_demonstration(archived: FinishedStudy) -> list[str]:
     """Return a table of the ranks of untrained layers by number of components, with the published ranks."""
     found, printed = archived.records.synthetic, pd.read_csv(MERITY)
@@ -558,6 +595,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
     for name, archives in by_study.items():
         blocks[name] = partial(results, archives)
         blocks[f"searched rates in {name}"] = partial(searched, studies, archives)
+        blocks[f"contrasts of {name}"] = partial(declared, studies, name)
         blocks[f"averaging in {name}"] = partial(averaging, archives[0])
     for name in CLAIM_SOURCES:
         blocks[f"verdicts on {name}"] = partial(verdicts, studies, name)
@@ -570,6 +608,7 @@ def written(studies: Sequence[FinishedStudy]) -> dict[Path, str]:
         "all heads": partial(all_heads, heads),
         "all verdicts": partial(all_verdicts, studies),
         "steps": partial(steps, studies),
+        "second-best rates": partial(second_rates, studies),
         "readings": partial(readings, studies),
         "mixture runs": partial(mixture_runs, studies),
         "Kanai's stages": partial(stages, [by_study["kanai-small"][0], by_study["ptb-cpu"][0]]),

@@ -175,7 +175,20 @@ def test_a_named_contrast_at_the_same_time_compares_mos_with_a_wider_softmax(lev
     others = [name for name, level in zip(("Ptb", "Wt2"), levels, strict=True) if level == 50 and state != "equal"]
     assert re.findall(r"; equal within 1 %: .* on (\w+)$", finding.facts["others"]) == others
     assert summary.verdict(every)[1].endswith(findings.TEXTS["answer"]["time"][state].format(**finding.facts))
-    assert "training time" not in summary.not_shown(findings.Evidence.from_studies([joined]))
+    assert "equal time" not in summary.not_shown(findings.Evidence.from_studies([joined]))
+
+
+def test_a_corpus_without_its_comparison_at_equal_time_is_named() -> None:
+    gain = schema.Contrast(model="mos", against="softmax", label="gain", same_size=True)
+    time = replace(gain, against="wide", label="the same time", same_size=False)
+    models = {"mos": Trained(head="mos", options=MIXTURE, ppl=near(48)), "softmax": Trained(ppl=near(50))}
+    wide = Trained(ppl=near(46), width=64, metrics={"parameters": 3e6})
+    parts = [study("timed", "ptb", wide=wide, **models), study("plan", "wt2-small", **models)]
+    declared = schema.Contrasts(family=(gain, time), margin=0.01)
+    parts = [replace(one, contrasts=declared, corpora={one.datasets[0]: one.study.title()}) for one in parts]
+    assert "or at equal time on Plan, d = 32." in summary.not_shown(findings.Evidence.from_studies(parts))
+    untimed = summary.not_shown(findings.Evidence.from_studies(parts[1:]))
+    assert "or at equal time." in untimed and "0 of 1 named" in untimed
 
 
 def test_mos_of_other_widths_that_is_not_above_the_wider_softmax_is_the_caveat_of_the_finding() -> None:
@@ -190,7 +203,7 @@ def test_mos_of_other_widths_that_is_not_above_the_wider_softmax_is_the_caveat_o
     own = study("plan", "ptb", wide=Trained(ppl=near(45), width=64), **shapes)
     finding = found(replace(own, contrasts=schema.Contrasts(family=(pair,), margin=0.01)))["same-time"]
     assert finding.state == "holds" and len(finding.details) == 2
-    ratios = {row.label.removesuffix(" × parameters").rpartition(", ")[2] for row in finding.figure.rows}
+    ratios = {row.label.removesuffix(" × size").rpartition(", ")[2] for row in finding.figure.rows}
     assert ratios == {"1.00", "1.50"}
     assert (finding.facts["unclear"], float(finding.facts["larger"]), finding.facts["there"]) == (1, 1.5, "")
 
@@ -282,10 +295,11 @@ def test_correlations_depend_on_heads_only_if_intervals_exclude_each_other(ends,
 
 def test_rates_that_were_added_after_the_first_runs_are_said_of_the_findings_on_them() -> None:
     plan = replace(mixtures(50, 47, 45), name=f"{PLAN}-cpu")
-    level, gain = ([*near(ppl), ppl] for ppl in (50, 49))  # seed 1 of the head chose the comparison
-    words = study("ptb-words-seeds", "ptb", softmax=Trained(ppl=level, width=64),
-                  ss=Trained(head="sigsoftmax", ppl=gain, width=64))  # fmt: skip
-    assert PLAN in findings.TEXTS["rates added"] and words.study not in findings.TEXTS["rates added"]
+    pair = schema.Contrast(model="ss", against="softmax", label="gain", same_size=True)
+    words = study("words", "ptb", softmax=Trained(ppl=near(50), width=64),
+                  ss=Trained(head="sigsoftmax", ppl=near(49), width=64))  # fmt: skip
+    words = replace(words, contrasts=schema.Contrasts(family=(pair,), margin=0.01))
+    assert PLAN in findings.TEXTS["rates added"]
     kinds = {finding["id"]: finding["kind"] for finding in summary.answer([plan, words])["findings"]}
     added = dict.fromkeys(("mixing-contexts", "mixing-probabilities"), "learning rates exploratory")
     assert kinds == added | {"rank-without-mixing": ""}
@@ -362,7 +376,7 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = summary.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
     gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on WikiText-2, small"
-    first = mixed[2]["more"].format(lower=1, compared=4, gaining=gaining, losing="")  # GSS lost with fewer rates
+    first = mixed[2]["more"].format(lower=1, judged=3, gaining=gaining, losing="")  # GSS lost with fewer rates
     where = "Penn Treebank, small and WikiText-2, small"
     assert shown["answer"] == re.sub(r"\{.*?\}", "", mixed[2]["text"])
     assert shown["more"] == f"{first} {time['holds'].format(where=where, others='', device='a CPU', size='3.9')}"

@@ -76,13 +76,13 @@ def contrast_plot(shown: Sequence[Contrast]) -> DotPlot:
     """Return the figure of some contrasts, of which the exploratory ones have the second colour.
 
     A contrast without an interval has the numbers of seeds in its label; one with only diverged runs has no row. Those
-    of one head in one setting have their parameters, relative to the baseline, in their labels.
+    of one head in one setting have their number of parameters, relative to the baseline, in their labels.
     """
     rows, alike = [], Counter((contrast.head, contrast.setting) for contrast in shown)
     for contrast in filter(lambda contrast: all(contrast.n), shown):
         details = [] if contrast.ends else [numbers.counts(contrast.n)]
         if alike[contrast.head, contrast.setting] > 1:
-            details.append(f"{numbers.number(contrast.size)} × parameters")
+            details.append(f"{numbers.number(contrast.size)} × size")
         label = ", ".join([contrast.head, _setting_label(contrast, shown), *details])
         low, high = contrast.ends or (contrast.change, contrast.change)
         rows.append(Row(label, value=contrast.change, low=low, high=high, is_second=not isinstance(contrast, Named)))

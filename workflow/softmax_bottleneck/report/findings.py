@@ -29,8 +29,9 @@ from softmax_bottleneck.store.paths import ROOT
 TEXTS: Mapping[str, Any] = yaml.safe_load((ROOT / "report" / "findings.yaml").read_bytes())
 # Labels of named contrasts: of a mixture with the tanh layer that it needs, and others that belong to its finding.
 CONTEXTS = ("MoC against tanh layer", "tanh layer against Softmax")
-PROBABILITIES = ("MoS against tanh layer", "MoS against Softmax")
-SAME_TIME = "MoS against Softmax, the same time"
+MOS_GAIN = "MoS against Softmax"
+PROBABILITIES = ("MoS against tanh layer", MOS_GAIN)
+SAME_TIME = f"{MOS_GAIN}, the same time"
 RANK_AND_KL, GAPS = "truth-rank-does-not-tell", "truth-closes-gap"  # claims on fits to known distributions
 WEAK = CLAIMS["window-correlation"]["thresholds"]["weak"]  # a correlation is weak below it
 LEAST_GAP = -100  # percent; a figure leaves out lower shares
@@ -185,13 +186,13 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
     lower, not_lower = _lower(named), [contrast for contrast in named if not contrast.is_lower]
     on_text = [contrast for contrast in unnamed if contrast.is_equal_size and not contrast.setting.is_synthetic]
     unclear = [f"{contrast.short_text} on {contrast.setting.label}" for contrast in on_text if not contrast.sign]
-    changes = [" and ".join(map(_change, group)) for group in (lower, not_lower) if group]
+    changes = [numbers.listed(map(_change, group)) for group in (lower, not_lower) if group]
     return {
         "lower": "; not significantly on ".join(changes),
         "gain": numbers.span([-contrast.change for contrast in lower]),
-        "corpora": " and ".join(contrasts.corpora(lower)),
+        "corpora": numbers.listed(contrasts.corpora(lower)),
         "without": _not_significant(not_lower),
-        "unclear": " and ".join(unclear),
+        "unclear": numbers.listed(unclear),
     }
 
 
@@ -205,11 +206,11 @@ def _layer(against_layer: Sequence[Named], named: Sequence[Named]) -> str:
 def _elsewhere(shown: Iterable[Contrast], named: Iterable[Contrast]) -> str:
     """Return the corpora of the contrasts shown as text in brackets; empty if they are those of the named ones."""
     corpora = contrasts.corpora(shown)
-    return "" if corpora == contrasts.corpora(named) else f" ({' and '.join(corpora)})"
+    return "" if corpora == contrasts.corpora(named) else f" ({numbers.listed(corpora)})"
 
 
 def _not_significant(named: Sequence[Named]) -> str:
-    return f" (not significant: {' and '.join(map(_on_corpus, named))})" if named else ""
+    return f" (not significant: {numbers.listed(map(_on_corpus, named))})" if named else ""
 
 
 def _change(contrast: Contrast) -> str:
@@ -267,17 +268,18 @@ def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[
     lower, lower_shared = _lower(on_text), _lower(shared)
     gaining = (f"{contrast.head} {contrast.change_text} on {contrast.setting.labels[0]}" for contrast in lower)
     counts = {"lower": len(lower), "shared": len(lower_shared), "compared": len(on_text)}
-    higher = [contrast for contrast in on_text if contrast.is_higher]
-    losses = sum(contrast.has_equal_search for contrast in higher)  # otherwise its rate may only be worse
+    fair = [contrast for contrast in on_text if contrast.has_equal_search]  # otherwise a loss may be that of its rate
+    losses = sum(contrast.is_higher for contrast in fair)
     return counts | {
-        "gaining": " and ".join(gaining),
+        "judged": len({*fair, *lower}),
+        "gaining": numbers.listed(gaining),
         "uncorrected": sum(contrast.sign < 0 for contrast in shared),
         "gains": numbers.span([contrast.change for contrast in lower_shared]),
-        "higher": len(higher),
+        "higher": losses,
         "losing": f" and lose in {losses}" if losses else "",
-        "unclear": sum(not contrast.has_equal_search for contrast in on_text),
+        "unclear": len(on_text) - len({*fair, *lower}),
         "changes": numbers.span([contrast.change for contrast in on_text], signed=True),
-        "corpora": " and ".join(contrasts.corpora(on_text)),
+        "corpora": numbers.listed(contrasts.corpora(on_text)),
     }
 
 
@@ -287,14 +289,14 @@ def _on_language(contrast: Contrast) -> str:
 
 # --- the same time --------------------------------------------------------------------------------------------------
 def same_time(evidence: Evidence) -> Finding | None:
-    """Return the finding on MoS against a wider softmax that trains as long; None if no study named this contrast.
+    """Return the finding on MoS against a wider softmax that trains as long; None if no named one has enough runs.
 
     It holds if MoS is significantly above the softmax on a corpus and below it on none, and fails the other way round.
     It is `mixed` if MoS is above it in one setting and below it in another, and `equal` if every interval lies inside
     the margin that the studies declared. MoS with other inner widths that train no longer than that softmax are
     exploratory; those not significantly above it are the caveat.
     """
-    named = evidence.labelled(SAME_TIME)
+    named = [contrast for contrast in evidence.labelled(SAME_TIME) if contrast.ends or contrast.n_diverged]
     if not named:
         return None
     naming = {contrast.study for contrast in named}
@@ -312,7 +314,7 @@ def same_time(evidence: Evidence) -> Finding | None:
             sizes[other] = other.model.mean("parameters") / contrast.model.mean("parameters")
     within = numbers.percent(margin / 100)
     groups = {f"equal within {within}": equal, "not significant": unclear} if decided else {}
-    others = "".join(f"; {text}: {' and '.join(map(_on_corpus, group))}" for text, group in groups.items() if group)
+    others = "".join(f"; {text}: {numbers.listed(map(_on_corpus, group))}" for text, group in groups.items() if group)
     return _finding(
         named,
         _state(OPEN, mixed=bool(above and below), holds=bool(above), fails=bool(below), equal=equal == named),
@@ -333,8 +335,8 @@ def _time_facts(named: Sequence[Named], decided: Sequence[Named]) -> dict[str, o
     return {
         "device": "a CPU" if is_on_cpu else "a GPU",
         "by": numbers.span([abs(contrast.change) for contrast in decided]),
-        "where": " and ".join(contrasts.corpora(decided or named)),
-        "changes": " and ".join(map(_on_corpus, named)),
+        "where": numbers.listed(contrasts.corpora(decided or named)),
+        "changes": numbers.listed(map(_on_corpus, named)),
         "size": numbers.span([1 / contrast.size for contrast in named]),
     }
 
@@ -426,7 +428,7 @@ def _correlations(table: pd.DataFrame) -> dict[str, Interval]:
     """Return {heads as text: correlation}: of all, without each of `without` of report/findings.yaml, without these."""
     listed, pearson = TEXTS["without"], {ALL_HEADS: fits.rank_and_kl(table)}
     for dropped in (*([head] for head in listed), listed):
-        names = " and ".join(map(_fitted, dropped))
+        names = numbers.listed(map(_fitted, dropped))
         pearson[f"without {names}"] = fits.rank_and_kl(table[~table["model"].isin(dropped)])
     return pearson
 

@@ -1,7 +1,7 @@
 """Functions that format numbers for tables, figures, claims and sentences, and labels for Snakemake's own report."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 DASH = "—"
 MINUS = "−"  # the true minus sign
@@ -93,3 +93,9 @@ def label(text: str) -> str:
     Snakemake's report writes labels into a script without escaping them. A `</script>` in a label would end the script.
     """
     return " ".join(text.split()).translate(ANGLES)
+
+
+def listed(texts: Iterable[str]) -> str:
+    """Return texts as a list in a sentence: `a`, `a and b`, or `a, b and c`."""
+    *first, last = [*texts] or [""]
+    return f"{', '.join(first)} and {last}" if first else last

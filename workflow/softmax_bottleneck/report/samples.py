@@ -120,7 +120,7 @@ class Sample:
     search_seeds: frozenset[int] = frozenset()
     left_out: frozenset[int] = frozenset()
 
-    def _logs(self, metric: str, rate: float, without: Set[int] = frozenset()) -> dict[int, float]:
+    def logs(self, metric: str, rate: float, without: Set[int] = frozenset()) -> dict[int, float]:
         """Return {seed: logarithm of a metric} at a learning rate, without some seeds; inf for a diverged run."""
         runs = [run for run in self.runs if run.rate == rate and run.seed not in self.left_out | without]
         return per_seed((run.seed, run.machine, math.log(run.values.get(metric, INF))) for run in runs)
@@ -133,25 +133,25 @@ class Sample:
         validate better at another rate. The search's seeds are not compared if three others are. Other rates count as
         tried.
         """
-        logs = {rate: self._logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
+        logs = {rate: self.logs(VALID_PPL, rate) for rate in {run.rate for run in self.runs}}
         # A rate may have only seeds that are left out.
         losses = {rate: by_seed for rate, by_seed in logs.items() if by_seed}
         tried = tuple(sorted({*logs, *self.searched}))
         if searched := {rate: of_rate for rate, of_rate in self.searched.items() if rate in losses}:
-            of_others = {rate: self._logs(VALID_PPL, rate, self.search_seeds) for rate in losses}
+            of_others = {rate: self.logs(VALID_PPL, rate, self.search_seeds) for rate in losses}
             return Choice(confirmed(choose(searched).value, of_others), tried, self.search_seeds)
         return replace(choose(losses), tried=tried) if losses else Choice(tried[0], tried, frozenset())
 
     @cached_property
     def log_ppl(self) -> dict[int, float]:
         """{seed: log test perplexity} at the chosen learning rate, without the seeds that the choice can spare."""
-        values = self._logs(TEST_PPL, self.choice.value)
+        values = self.logs(TEST_PPL, self.choice.value)
         return {seed: values[seed] for seed in self.choice.compared(values) if math.isfinite(values[seed])}
 
     @property
     def n_diverged(self) -> int:
         """The number of compared seeds that diverged at the chosen learning rate."""
-        values = self._logs(TEST_PPL, self.choice.value)
+        values = self.logs(TEST_PPL, self.choice.value)
         return sum(math.isinf(values[seed]) for seed in self.choice.compared(values))
 
     @property

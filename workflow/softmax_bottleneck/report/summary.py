@@ -8,7 +8,7 @@ from typing import Any
 from softmax_bottleneck.report import contrasts, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.dot_plot import Row
-from softmax_bottleneck.report.findings import FINDINGS, TEXTS, WEAK, Evidence, Finding, heads, same_time
+from softmax_bottleneck.report.findings import FINDINGS, MOS_GAIN, SAME_TIME, TEXTS, WEAK, Evidence, Finding, heads
 from softmax_bottleneck.report.samples import Model, Sample, settings_of
 from softmax_bottleneck.report.scatter import ABOUT, Scatter, panels
 
@@ -107,9 +107,13 @@ def verdict(findings: Mapping[str, Finding]) -> tuple[str, str]:
 def not_shown(evidence: Evidence) -> str:
     """Return the sentences on what the named comparisons leave open; empty without any on natural text."""
     named = contrasts.distinct(evidence.named)
-    settings = [contrast.setting for contrast in named if contrast.ends]
-    widths = [setting.width for setting in settings if setting.is_lstm and not setting.is_synthetic]
-    tuned, time = sum(contrast.is_tuned for contrast in named), "" if same_time(evidence) else ", equal training time"
+    in_lstms = [contrast for contrast in named if contrast.setting.is_lstm and not contrast.setting.is_synthetic]
+    widths = [contrast.setting.width for contrast in in_lstms if contrast.ends]
+    timed = {contrast.setting for contrast in named if contrast.label == SAME_TIME and contrast.ends}
+    untimed = [one.setting for one in in_lstms if one.label == MOS_GAIN and one.setting not in timed]
+    where = f" on {numbers.listed(setting.labels[1] for setting in untimed)}" if timed else ""
+    time = f", or at equal time{where}" if untimed or not timed else ""
+    tuned = sum(contrast.is_tuned for contrast in named)
     return str(TEXTS["not_shown"].format(width=max(widths), time=time, tuned=tuned, named=len(named))) if widths else ""
 
 
