@@ -130,7 +130,8 @@ class Scatter:
         """Return the panels `shown` as SVG, or all side by side with the legend."""
         (least, most), (low, high) = self._ranks, self._changes
         steps = [factor * 10.0**power for power in range(8) for factor in (1, 3)]
-        ranks = [(self._x(rank), f"{rank:.0f}") for rank in steps if least <= rank <= most]
+        inside = [rank for rank in steps if least <= rank <= most]
+        ranks = [(self._x(rank), f"{rank:.0f}" if rank < 1000 else f"{rank / 1000:.0f}k") for rank in inside]
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
         changes = [(self._y(tick), numbers.number(tick, 0, signed=True)) for tick in ticks if low <= tick <= high]
         axes = {"ranks": ranks, "changes": changes, "zero": self._y(0.0), "width": WIDTH, "height": HEIGHT}
