@@ -364,6 +364,11 @@ def searched(studies: Sequence[FinishedStudy], archives: Sequence[FinishedStudy]
     return ["", *table([["model", "d", "parameters", *columns, *time, "Press rank"], *rows]), ""]
 
 
+def _with_second(studies: Sequence[FinishedStudy], name: str) -> list[FinishedStudy]:
+    """Return the archives of a searched study and of those with its second-best rates."""
+    return [one for one in studies if one.study == name or one.study.startswith(f"{name}-second")]
+
+
 def second_rates(studies: Sequence[FinishedStudy]) -> list[str]:
     """Return the table of searches whose second-best rate was tried with other seeds, by these studies' runs alone.
 
@@ -371,13 +376,13 @@ def second_rates(studies: Sequence[FinishedStudy]) -> list[str]:
     """
     rows = [["corpus", "model", "search, seed 1", "best", "second-best", "seeds", "second-best against best"]]
     for name in ("tuned", "tuned-small"):
-        pool = pool_runs([one for one in studies if one.study == name or one.study.startswith(f"{name}-second")])
-        for model, sample in pool.items():
+        for model, sample in pool_runs(_with_second(studies, name)).items():
             losses = {rate: statistics.fmean(of_rate.values()) for rate, of_rate in sample.searched.items()}
             by_rate = {rate: sample.logs(VALID_PPL, rate, sample.search_seeds) for rate in losses}
-            best, second = (*sorted((rate for rate in losses if by_rate[rate]), key=losses.__getitem__), 0.0, 0.0)[:2]
-            if not (seeds := {*by_rate.get(best, ())} & {*by_rate.get(second, ())}):
+            trained = sorted((rate for rate in losses if by_rate[rate]), key=losses.__getitem__)
+            if len(trained) < 2 or not (seeds := {*by_rate[trained[0]]} & {*by_rate[trained[1]]}):
                 continue
+            best, second = trained[:2]
             means = [statistics.fmean(by_rate[rate][seed] for seed in seeds) for rate in (best, second)]
             curve = ", ".join(f"{rate:g}: {math.exp(loss):.2f}" for rate, loss in sorted(losses.items()))
             ppls = [f"{rate:g}: {math.exp(mean):.2f}" for rate, mean in zip((best, second), means, strict=True)]
@@ -391,8 +396,7 @@ def second_rates(studies: Sequence[FinishedStudy]) -> list[str]:
 
 def declared(studies: Sequence[FinishedStudy], name: str) -> list[str]:
     """Return the table of the contrasts that a study declared: from all archived runs, and from its own runs alone."""
-    own = [one for one in studies if one.study == name or one.study.startswith(f"{name}-second")]
-    found = [findings.Evidence.from_studies(some).named for some in (studies, own)]
+    found = [findings.Evidence.from_studies(some).named for some in (studies, _with_second(studies, name))]
     rows = [["contrast", "all archived runs", "p (Holm)", "runs of these studies", "p (Holm)"]]
     for pair in zip(*([one for one in named if one.study == name] for named in found), strict=True):
         texts = [[f"{one.short_text}, {numbers.counts(one.n)}", numbers.p_value(one.adjusted_p)] for one in pair]

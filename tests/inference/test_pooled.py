@@ -45,6 +45,7 @@ def test_the_lowest_of_two_values_replaces_a_diverged_one() -> None:
 def test_holm_is_the_step_down_procedure(p_values: list[float]) -> None:
     adjusted = holm([*p_values, math.nan])
     assert math.isnan(adjusted.pop())
+    assert holm(p_values, len(p_values) + 2) == holm([*p_values, 1.0, 1.0])[:-2]
     for level in (0.01, 0.05, 0.3):
         rejected, order = set(), np.argsort(p_values, kind="stable")
         for step, index in enumerate(order):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from softmax_bottleneck.report import numbers
@@ -28,6 +29,11 @@ def test_numbers_have_their_decimals_and_a_true_minus_sign(value, digits, signed
 
 def test_a_span_leaves_out_nan() -> None:
     assert (numbers.span([math.nan, 2.0, 1.0]), numbers.span([math.nan])) == ("1.0 to 2.0", "—")
+
+
+@pytest.mark.parametrize("texts", ["", "a", "a and b", "a, b and c"])
+def test_a_list_in_a_sentence_has_one_and(texts: str) -> None:
+    assert numbers.listed(re.findall(r"\b(?!and)\w+", texts)) == texts
 
 
 HOSTILE = [

@@ -425,8 +425,7 @@ def corrected(pairs: Sequence[tuple[Family, Contrast]]) -> list[Named]:
     named = []
     for family in dict.fromkeys(family for family, _ in pairs):
         together = [contrast for other, contrast in pairs if other == family]
-        own = [math.nan if contrast.n_diverged else contrast.p for contrast in together]
-        adjusted = holm(own, family.tests)
-        for contrast, p in zip(together, adjusted, strict=True):
+        p_values = [math.nan if contrast.n_diverged else contrast.p for contrast in together]
+        for contrast, p in zip(together, holm(p_values, family.tests), strict=True):
             named.append(Named(contrast.label, contrast.model, contrast.baseline, family=family, adjusted_p=p))
     return named

@@ -25,7 +25,6 @@ CONTRAST_COLUMNS = {
     "seconds": "Seconds per epoch, ratio",
     "verdict": "Verdict",
 }
-DIVERGED = "runs diverged"
 RATIOS = {"parameters": "parameters", "seconds": "sec_per_epoch"}  # column -> metric
 
 
@@ -145,7 +144,7 @@ def _why_open(source: Source, dataset: str, contrast: Contrast) -> str:
     models = (contrast.model, contrast.against)
     states = pd.concat([source.records.planned(dataset, model)["state"] for model in models])
     if diverged := int((states == "diverged").sum()):
-        return f"{diverged} of {len(states)} {DIVERGED}"
+        return f"{diverged} of {len(states)} runs diverged"
     fewest = min(map(len, _sides(source, dataset, contrast, metrics.TEST_PPL)))
     return "" if fewest >= MIN_RUNS else f"fewer than {MIN_RUNS} seeds on a side"
 
