@@ -375,9 +375,9 @@ def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_ope
 def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = summary.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
-    gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on WikiText-2, small"
+    gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on small WikiText-2"
     first = mixed[2]["more"].format(lower=1, judged=3, gaining=gaining, losing="")  # GSS lost with fewer rates
-    where = "Penn Treebank, small and WikiText-2, small"
+    where = "small Penn Treebank and small WikiText-2"
     assert shown["answer"] == re.sub(r"\{.*?\}", "", mixed[2]["text"])
     assert shown["more"] == f"{first} {time['holds'].format(where=where, others='', device='a CPU', size='3.9')}"
     assert all(len(one["short"].split()) <= 20 for one in shown["findings"])

@@ -25,6 +25,7 @@ SHAPE = ("hidden_size", "context_size")  # of a body; they make up for the param
 RATE, WIDTH, SECONDS = "learning_rate", "embedding_size", "sec_per_epoch"
 # Archives whose seconds do not count: their processor is a newer one than that of the other archives with its name.
 UNTIMED = {"tuned-amd-epyc", "tuned-second-amd-epyc"}
+SMALL = ", small"  # ends the title of a cut; within a sentence, "small" comes first
 NAMES = {"awd-lstm": "", "transformer": "Transformer", "et-asgd": "", "plateau-sgd": "", "nt-asgd": "NT-ASGD"}
 
 
@@ -41,7 +42,7 @@ class Setting:
     Attributes:
         dataset: the name of the dataset.
         body, schedule: canonical JSON of the body without SHAPE, and of the schedule without RATE.
-        title: the title of the dataset without `The`, which may differ between archives.
+        title: the title of the dataset as it reads within a sentence, which may differ between archives.
         is_synthetic: True if the corpus is sampled from a known distribution.
     """
 
@@ -236,6 +237,7 @@ def model_of(run: Run, title: str = "", is_synthetic: bool = False) -> Model:
     del schedule[RATE]
     title = title.removeprefix("The ")
     title = title[:1].upper() + title[1:]
+    title = f"small {title.removesuffix(SMALL)}" if title.endswith(SMALL) else title
     setting = Setting(run.dataset, canonical_json(body), canonical_json(schedule), title, is_synthetic)
     declared = declarations().get(run.head.name)
     defaults = declared.defaults if declared else {}

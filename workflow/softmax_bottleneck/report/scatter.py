@@ -85,7 +85,7 @@ def _panel(contrasts: Sequence[Contrast]) -> Panel:
     for contrast in contrasts:
         low, high = contrast.ends or (contrast.change, contrast.change)
         dots.append(Dot(contrast.label, contrast.model.mean(PRESS_RANK), contrast.change, low, high, contrast.is_fair))
-    return Panel(title, f"{setting.label.removeprefix(title).lstrip(', ')}; n = {counts}", dots)
+    return Panel(title[:1].upper() + title[1:], f"{setting.label.removeprefix(title).lstrip(', ')}; n = {counts}", dots)
 
 
 @dataclass(frozen=True)
