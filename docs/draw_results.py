@@ -11,7 +11,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -395,12 +395,21 @@ def second_rates(studies: Sequence[FinishedStudy]) -> list[str]:
 
 
 def declared(studies: Sequence[FinishedStudy], name: str) -> list[str]:
-    """Return the table of the contrasts that a study declared: from all archived runs, and from its own runs alone."""
-    found = [findings.Evidence.from_studies(some).named for some in (studies, _with_second(studies, name))]
-    rows = [["contrast", "all archived runs", "p (Holm)", "runs of these studies", "p (Holm)"]]
-    for pair in zip(*([one for one in named if one.study == name] for named in found), strict=True):
-        texts = [[f"{one.short_text}, {numbers.counts(one.n)}", numbers.p_value(one.adjusted_p)] for one in pair]
-        rows.append([pair[0].label, *texts[0], *texts[1]])
+    """Return the table of the contrasts that a study declared.
+
+    They are from all archived runs, from those of the study and of its second-best rates, and from the study's own, at
+    the rates that its searches chose.
+    """
+    sources = {
+        "all archived runs": studies,
+        "runs of these studies": _with_second(studies, name),
+        "first choices": [one for one in studies if one.study == name],
+    }
+    found = [findings.Evidence.from_studies(some).named for some in sources.values()]
+    rows = [["contrast", *(head for source in sources for head in (source, "p (Holm)"))]]
+    for same in zip(*([one for one in named if one.study == name] for named in found), strict=True):
+        texts = ((f"{one.short_text}, {numbers.counts(one.n)}", numbers.p_value(one.adjusted_p)) for one in same)
+        rows.append([same[0].label, *chain.from_iterable(texts)])
     return ["", *table(rows), ""]
 
 
