@@ -300,11 +300,27 @@ def against_baseline(pool: Mapping[Model, Sample], label: str, head: Mapping[str
     return [Contrast(label, sample, base) for sample, base in pairs if sample]
 
 
+def over_all_heads(contrasts: Iterable[Contrast]) -> dict[Contrast, float]:
+    """Return {contrast: p-value after Holm's correction} of the family that the table of heads judges.
+
+    `contrasts` are those of all heads with the softmax. The family is those of LSTMs on natural text with an interval;
+    without any natural text, those on synthetic languages.
+    """
+    every = list(contrasts)
+    natural = [contrast for contrast in every if not contrast.setting.is_synthetic]
+    return adjusted([contrast for contrast in natural or every if contrast.setting.is_lstm and contrast.ends])
+
+
+def adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:
+    """Return {contrast: p-value after Holm's correction} of one family."""
+    return dict(zip(family, holm([contrast.p for contrast in family]), strict=True))
+
+
 def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast | None:
     """Return the contrast with the best wider softmax that takes no more time, chosen by validation perplexity.
 
-    Times are equal within EQUAL_TIME, and one run each is enough. The two settings differ in `embedding_size`. Return
-    None if no such softmax was timed on a machine of the model.
+    Times are equal within EQUAL_TIME. The two settings differ in `embedding_size`. Return None if no such softmax has
+    TIMED runs on a machine of the model.
     """
 
     def but_width(model: Model) -> tuple[Any, ...]:
@@ -315,7 +331,7 @@ def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast 
     wider = [model for model in alike if model.setting.width > base.setting.width]
     rivals = [Contrast(contrast.label, contrast.model, pool[model]) for model in wider]
     rivals = [rival for rival in rivals if rival.baseline.log_ppl and not rival.baseline.n_diverged]
-    rivals = [rival for rival in rivals if min(rival.times(1).values(), default=0) >= 1 / (1 + EQUAL_TIME)]
+    rivals = [rival for rival in rivals if min(rival.times().values(), default=0) >= 1 / (1 + EQUAL_TIME)]
     order = (VALID_PPL, "parameters")
     return min(rivals, key=lambda rival: [rival.baseline.mean(metric) for metric in order], default=None)
 

@@ -22,7 +22,7 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
 from softmax_bottleneck.report.contrasts import Contrast, Named
 from softmax_bottleneck.report.dot_plot import DotPlot, Row, contrast_plot
-from softmax_bottleneck.report.samples import Model, Sample, pool_runs
+from softmax_bottleneck.report.samples import Model, Sample, corpus_of, pool_runs
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval
 from softmax_bottleneck.store.paths import ROOT
 
@@ -189,6 +189,7 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
     changes = [numbers.listed(map(_change, group)) for group in (lower, not_lower) if group]
     return {
         "lower": "; not significantly on ".join(changes),
+        "changes": ", ".join(map(_on_corpus, _first_of_corpora(lower))),
         "gain": numbers.span([-contrast.change for contrast in lower]),
         "corpora": numbers.listed(contrasts.corpora(lower)),
         "without": _not_significant(not_lower),
@@ -211,6 +212,14 @@ def _elsewhere(shown: Iterable[Contrast], named: Iterable[Contrast]) -> str:
 
 def _not_significant(named: Sequence[Named]) -> str:
     return f" (not significant: {numbers.listed(map(_on_corpus, named))})" if named else ""
+
+
+def _first_of_corpora(contrasts: Iterable[Contrast]) -> Iterable[Contrast]:
+    """Return the first contrast of every corpus; a cut of a corpus is that corpus."""
+    first: dict[str, Contrast] = {}
+    for contrast in contrasts:
+        first.setdefault(corpus_of(contrast.setting.dataset), contrast)
+    return first.values()
 
 
 def _change(contrast: Contrast) -> str:
@@ -238,11 +247,13 @@ def rank_without_mixing(evidence: Evidence) -> Finding | None:
     shared, unnamed = _at_shared_rates(evidence, on_text), _unnamed(evidence, named)
     is_open = bool(_lower([*shared, *designed])) or not all(contrast.has_equal_search for contrast in on_text)
     ranks = numbers.span([contrast.rank for contrast in named], 0)
+    overall = _over_all_heads(evidence, _lower(on_text))
     at_shared = (f"At shared learning rates: {contrast.text}" for contrast in shared)
     return _finding(
         on_text,
         _state(HOLDS, fails=bool(_lower(on_text)), open=is_open),
-        {**_pointwise_facts(on_text, shared), "ranks": ranks, "language": "; ".join(map(_on_language, designed))},
+        _pointwise_facts(on_text, shared)
+        | {"ranks": ranks, "overall": overall, "language": "; ".join(map(_on_language, designed))},
         exploratory=[*designed, *unnamed],
         sources=[*named, *unnamed],
         details=[*(contrast.text for contrast in uncompared), *at_shared],
@@ -254,6 +265,14 @@ def _at_shared_rates(evidence: Evidence, kept: Sequence[Named]) -> list[Named]:
     pairs = [(contrast.family, contrasts.at_shared_rates(contrast)) for contrast in evidence.named]
     rows = zip(evidence.named, pairs, contrasts.corrected(pairs), strict=True)
     return [at_shared for contrast, (_, moved), at_shared in rows if contrast in kept and moved is not contrast]
+
+
+def _over_all_heads(evidence: Evidence, lower: Sequence[Named]) -> str:
+    """Return how many of some significant contrasts are so after correction over all heads, as text; empty if all."""
+    adjusted = contrasts.over_all_heads(one for label in heads() for one in evidence.against(label))
+    sure = {(one.model.model, one.baseline.model) for one, p in adjusted.items() if p < ALPHA}
+    count = sum((one.model.model, one.baseline.model) in sure for one in lower)
+    return "" if count == len(lower) else f", but in {count or 'none'} over all heads"
 
 
 def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:

@@ -13,7 +13,7 @@ from softmax_bottleneck.report import contrasts, findings, numbers
 from softmax_bottleneck.report.archive import FinishedStudy
 from softmax_bottleneck.report.contrasts import Contrast
 from softmax_bottleneck.report.samples import Model, Sample, settings_of
-from softmax_bottleneck.statistics import intervals, pooled
+from softmax_bottleneck.statistics import intervals
 from softmax_bottleneck.store.paths import ROOT
 
 RANKS = {"press": PRESS_RANK, "effective": f"{EFFECTIVE_RANK}1e-3"}
@@ -26,8 +26,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     """Return the table of heads against the softmax, or None if no setting has a softmax and another head.
 
     The table has a row per head of report/findings.yaml or from outside the package. It has a column per setting,
-    natural text and LSTMs first. All its contrasts are exploratory. Those of LSTMs on natural text with an
-    interval are one family for Holm's correction; if there is no natural text, those on synthetic languages are.
+    natural text and LSTMs first. All its contrasts are exploratory; `contrasts.over_all_heads` corrects them.
 
     Returns:
         A dict with the keys `columns` (the labels of the settings), `rows`, `measured_in` (the label of the setting in
@@ -51,10 +50,8 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
     settings = [setting for setting in settings_of(samples) if setting in counts]
     if not settings:
         return None
-    natural = [contrast for contrast in every if not contrast.setting.is_synthetic]
-    family = [contrast for contrast in natural or every if contrast.setting.is_lstm and contrast.ends]
-    adjusted = _adjusted(family)
-    among_fair = _adjusted([contrast for contrast in family if contrast.is_fair])
+    adjusted = contrasts.over_all_heads(every)
+    among_fair = contrasts.adjusted([contrast for contrast in adjusted if contrast.is_fair])
     most = max(settings, key=counts.__getitem__)
     softmax = {contrast.setting: contrast.baseline for contrast in every}
     rows = [_softmax_row([softmax[setting] for setting in settings], softmax[most])]
@@ -76,7 +73,7 @@ def head_table(studies: Sequence[FinishedStudy]) -> dict[str, Any] | None:
                 **advice(counted, adjusted, among_fair),
             })  # fmt: skip
     table = {"columns": [setting.label for setting in settings], "rows": rows, "measured_in": most.label}
-    return table | {"tests": len(family), "fair": len(among_fair)}
+    return table | {"tests": len(adjusted), "fair": len(among_fair)}
 
 
 def _softmax_row(samples: Sequence[Sample], measured: Sample) -> dict[str, Any]:
@@ -87,11 +84,6 @@ def _softmax_row(samples: Sequence[Sample], measured: Sample) -> dict[str, Any]:
     ]
     row = {"label": "Softmax", "family": "baseline", "advice": "baseline", "memory": "1.0", "at_time": "the baseline"}
     return row | {"cells": perplexities, "costs": {"size": "1.00", "time": "1.0"} | _ranks(measured)}
-
-
-def _adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:
-    """Return {contrast: p-value after Holm's correction} of one family."""
-    return dict(zip(family, pooled.holm([contrast.p for contrast in family]), strict=True))
 
 
 def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast], named: Sequence[Contrast]) -> str:
@@ -105,7 +97,7 @@ def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast],
     rivals = {(rival.model.model, rival.baseline.model): rival for rival in (*named, *best)}.values()
     texts = (
         f"{r.short_text} on {r.setting.labels[1]} against {r.baseline.model.setting.width} "
-        f"({contrasts.time_range([r], least=1)} × the time, n = {min(r.n)})"
+        f"({contrasts.time_range([r], least=1)} × its time, n = {min(r.n)})"
         for r in rivals
     )
     return "; ".join(texts) or numbers.DASH
