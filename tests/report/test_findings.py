@@ -376,8 +376,9 @@ def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = summary.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
     gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on small WikiText-2"
-    first = mixed[2]["more"].format(lower=1, judged=3, gaining=gaining, losing="",
-                                   overall=", but in none over all heads")  # GSS lost with fewer rates
+    first = mixed[2]["more"].format(
+        lower=1, judged=3, gaining=gaining, losing="", overall=", but in none over all heads"
+    )  # GSS lost with fewer rates
     where = "small Penn Treebank and small WikiText-2"
     assert shown["answer"] == re.sub(r"\{.*?\}", "", mixed[2]["text"])
     assert shown["more"] == f"{first} {time['holds'].format(where=where, others='', device='a CPU', size='3.9')}"

@@ -143,7 +143,8 @@ def mixing_contexts(evidence: Evidence) -> Finding | None:
         for part, share in shares.items()
     ]
     moc = [part for part in parts if part.label == "MoC"]
-    return _mixing(evidence, "MoC against Softmax", CONTEXTS, exploratory=moc, details=details)
+    sources = [*shares, *(whole[part.setting] for part in shares)]
+    return _mixing(evidence, "MoC against Softmax", CONTEXTS, exploratory=moc, details=details, sources=sources)
 
 
 def mixing_probabilities(evidence: Evidence) -> Finding | None:
@@ -153,13 +154,13 @@ def mixing_probabilities(evidence: Evidence) -> Finding | None:
 
 def _mixing(
     evidence: Evidence, label: str, labels: Sequence[str], *,
-    exploratory: Iterable[Contrast] = (), details: Iterable[str] = (),
+    exploratory: Iterable[Contrast] = (), details: Iterable[str] = (), sources: Iterable[Contrast] = (),
 ) -> Finding | None:  # fmt: skip
     """Return the finding on a contrast that studies named for LSTMs of equal size on natural text; None without any.
 
     `labels` are those of named contrasts for `details`, which also has those of `label` at another size; the first
-    is that with a tanh layer. The finding fails if the perplexity is significantly higher on a corpus. Otherwise it
-    holds if the perplexity is significantly lower on one.
+    is that with a tanh layer. `sources` have the studies of `details`. The finding fails if the perplexity is
+    significantly higher on a corpus. Otherwise it holds if the perplexity is significantly lower on one.
     """
     labelled = [contrast for contrast in evidence.named if contrast.label == label and contrast.setting.is_lstm]
     on_text = contrasts.distinct(contrast for contrast in labelled if not contrast.setting.is_synthetic)
@@ -179,6 +180,7 @@ def _mixing(
         _mixing_facts(named, unnamed) | {"layer": _layer(against_layer, named)},
         exploratory=unnamed,
         details=[*(contrast.text for contrast in related), *details],
+        sources=[*named, *unnamed, *related, *sources],
     )
 
 
