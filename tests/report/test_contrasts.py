@@ -272,6 +272,22 @@ def test_a_whole_corpus_names_its_cut_whatever_the_optimiser() -> None:
     cut = replace(cut, corpora={"ptb-small": "Penn Treebank, small"})
     found = contrasts.against_baseline(samples.pool_runs([whole, cut]), "MoS", MOS)
     assert contrasts.corpora(found) == ["Penn Treebank"]
+    assert {contrast.setting.title for contrast in found} == {"Penn Treebank", "small Penn Treebank"}
+
+
+def test_the_family_over_all_heads_leaves_single_runs_out_and_corrects_by_holm() -> None:
+    heads = {"ss": Trained(head="sigsoftmax", ppl=near(48)), "mos": Trained(head="mos", ppl=near(49.5))}
+    natural = study("plan", softmax=Trained(ppl=near(50)), **heads)
+    single = study("single", "wt2-small", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=[45.0]))
+    found = samples.pool_runs([natural, single])
+    every = [
+        *contrasts.against_baseline(found, "SigSoftmax", {"name": "sigsoftmax"}),
+        *contrasts.against_baseline(found, "MoS", MOS),
+    ]
+    adjusted = contrasts.over_all_heads(every)
+    assert sorted(one.label for one in adjusted) == ["MoS", "SigSoftmax"]  # one run has no interval
+    smallest, largest = sorted(one.p for one in adjusted)
+    assert sorted(adjusted.values()) == pytest.approx(sorted([2 * smallest, max(2 * smallest, largest)]))
 
 
 def test_options_are_matched_in_the_order_of_preference() -> None:

@@ -120,6 +120,7 @@ def test_a_named_pointwise_head_with_a_gain_overturns_that_none_is_shown(ss: flo
     finding = found(own)["rank-without-mixing"]
     assert finding.facts["uncorrected"] == int(state == "fails")
     assert finding.facts["losing"] == " and lose in 1" * (ss == 52)
+    assert not finding.facts["overall"]  # it is the only head
     assert finding.state == state and finding.facts["lower"] == finding.facts["shared"] == int(state == "fails")
     searched = study("rates", "ptb-small", softmax_r10=Trained(ppl=near(46.0), rate=10))
     finding = found(own, searched)["rank-without-mixing"]  # no rate of 10 was tried for the head
