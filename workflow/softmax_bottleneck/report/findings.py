@@ -177,14 +177,14 @@ def _mixing(
     return _finding(
         named,
         _state(OPEN, fails=any(contrast.is_higher for contrast in named), holds=bool(_lower(named))),
-        _mixing_facts(named, unnamed) | {"layer": _layer(against_layer, named)},
+        _mixing_facts(named, unnamed) | {"layer": _layer(against_layer)},
         exploratory=unnamed,
         details=[*(contrast.text for contrast in related), *details],
         sources=[*named, *unnamed, *related, *sources],
     )
 
 
-def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[str, str]:
+def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[str, object]:
     lower, not_lower = _lower(named), [contrast for contrast in named if not contrast.is_lower]
     on_text = [contrast for contrast in unnamed if contrast.is_equal_size and not contrast.setting.is_synthetic]
     unclear = [f"{contrast.short_text} on {contrast.setting.label}" for contrast in on_text if not contrast.sign]
@@ -192,6 +192,7 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
     return {
         "lower": "; not significantly on ".join(changes),
         "changes": ", ".join(map(_on_corpus, _first_of_corpora(lower))),
+        "width": max(contrast.setting.width for contrast in named),
         "gain": numbers.span([-contrast.change for contrast in lower]),
         "corpora": numbers.listed(contrasts.corpora(lower)),
         "without": _not_significant(not_lower),
@@ -199,11 +200,11 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
     }
 
 
-def _layer(against_layer: Sequence[Named], named: Sequence[Named]) -> str:
-    """Return the changes against a tanh layer as text, such as `−3.9 to −2.6 %`; empty without any."""
-    changes = numbers.span([contrast.change for contrast in against_layer], signed=True)
+def _layer(against_layer: Sequence[Named]) -> str:
+    """Return the changes against a tanh layer, one per corpus, as text; empty without any."""
+    changes = ", ".join(map(_where, _first_of_corpora(against_layer)))
     unclear = [contrast for contrast in against_layer if not contrast.adjusted_p < ALPHA]  # nan: no test
-    return f"{changes} %{_elsewhere(against_layer, named)}{_not_significant(unclear)}" if against_layer else ""
+    return f"{changes}{_not_significant(unclear)}" if against_layer else ""
 
 
 def _elsewhere(shown: Iterable[Contrast], named: Iterable[Contrast]) -> str:
@@ -226,6 +227,10 @@ def _first_of_corpora(contrasts: Iterable[Contrast]) -> Iterable[Contrast]:
 
 def _change(contrast: Contrast) -> str:
     return f"{contrast.setting.labels[0]} ({contrast.change_text}, {contrast.bracketed})"
+
+
+def _where(contrast: Contrast) -> str:
+    return f"{contrast.change_text} on {contrast.setting.labels[0]}"
 
 
 def _on_corpus(contrast: Contrast) -> str:
@@ -269,12 +274,11 @@ def _at_shared_rates(evidence: Evidence, kept: Sequence[Named]) -> list[Named]:
     return [at_shared for contrast, (_, moved), at_shared in rows if contrast in kept and moved is not contrast]
 
 
-def _over_all_heads(evidence: Evidence, lower: Sequence[Named]) -> str:
-    """Return how many of some significant contrasts are so after correction over all heads, as text; empty if all."""
+def _over_all_heads(evidence: Evidence, lower: Iterable[Named]) -> int:
+    """Return how many of some significant contrasts are so after correction over all heads, too."""
     adjusted = contrasts.over_all_heads(one for label in heads() for one in evidence.against(label))
     sure = {(one.model.model, one.baseline.model) for one, p in adjusted.items() if p < ALPHA}
-    count = sum((one.model.model, one.baseline.model) in sure for one in lower)
-    return "" if count == len(lower) else f", but in {count or 'none'} over all heads"
+    return sum((one.model.model, one.baseline.model) in sure for one in lower)
 
 
 def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:
@@ -287,7 +291,7 @@ def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:
 
 def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[str, object]:
     lower, lower_shared = _lower(on_text), _lower(shared)
-    gaining = (f"{contrast.head} {contrast.change_text} on {contrast.setting.labels[0]}" for contrast in lower)
+    gaining = (f"{contrast.head} {_where(contrast)}" for contrast in lower)
     counts = {"lower": len(lower), "shared": len(lower_shared), "compared": len(on_text)}
     fair = [contrast for contrast in on_text if contrast.has_equal_search]  # otherwise a loss may be that of its rate
     losses = sum(contrast.is_higher for contrast in fair)

@@ -97,7 +97,7 @@ def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast],
     rivals = {(rival.model.model, rival.baseline.model): rival for rival in (*named, *best)}.values()
     texts = (
         f"{r.short_text} on {r.setting.labels[1]} against {r.baseline.model.setting.width} "
-        f"({contrasts.time_range([r], least=1)} × its time, n = {min(r.n)})"
+        f"(at {contrasts.time_range([r], least=1)} × its time; n = {min(r.n)})"
         for r in rivals
     )
     return "; ".join(texts) or numbers.DASH
