@@ -306,6 +306,10 @@ def test_the_rival_at_equal_time_is_the_best_validated_softmax_that_is_no_slower
     (mos,) = contrasts.against_baseline(found, "MoS", MOS)
     rival = contrasts.at_equal_time(found, mos)
     assert rival and rival.change == pytest.approx(100 * (45 / 46 - 1)) and rival.time == "1.5"
+    once = study("once", softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45), metrics=slower),
+                 softmax_64=Trained(ppl=[46.0], width=64, metrics=slow))  # fmt: skip
+    found = samples.pool_runs([once])
+    assert contrasts.at_equal_time(found, *contrasts.against_baseline(found, "MoS", MOS)) is None  # one timed run
     alone = samples.pool_runs([study(softmax=Trained(ppl=near(50)), mos=Trained(head="mos", ppl=near(45)))])
     assert contrasts.at_equal_time(alone, *contrasts.against_baseline(alone, "MoS", MOS)) is None
 

@@ -319,8 +319,8 @@ def adjusted(family: Sequence[Contrast]) -> dict[Contrast, float]:
 def at_equal_time(pool: Mapping[Model, Sample], contrast: Contrast) -> Contrast | None:
     """Return the contrast with the best wider softmax that takes no more time, chosen by validation perplexity.
 
-    Times are equal within EQUAL_TIME. The two settings differ in `embedding_size`. Return None if no such softmax has
-    TIMED runs on a machine of the model.
+    Times are equal within EQUAL_TIME. The two settings differ in `embedding_size`. Return None unless both sides have
+    TIMED runs on a machine.
     """
 
     def but_width(model: Model) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ from softmax_bottleneck.report.claims import rules as r
 from softmax_bottleneck.report.claims.verdict import TEXTS as CLAIMS
 from softmax_bottleneck.report.contrasts import Contrast, Named
 from softmax_bottleneck.report.dot_plot import DotPlot, Row, contrast_plot
-from softmax_bottleneck.report.samples import Model, Sample, corpus_of, pool_runs
+from softmax_bottleneck.report.samples import Model, Sample, pool_runs
 from softmax_bottleneck.statistics.intervals import ALPHA, Interval
 from softmax_bottleneck.store.paths import ROOT
 
@@ -177,7 +177,7 @@ def _mixing(
     return _finding(
         named,
         _state(OPEN, fails=any(contrast.is_higher for contrast in named), holds=bool(_lower(named))),
-        _mixing_facts(named, unnamed) | {"layer": _layer(against_layer)},
+        _mixing_facts(named, unnamed) | {"layer": _layer(against_layer, named)},
         exploratory=unnamed,
         details=[*(contrast.text for contrast in related), *details],
         sources=[*named, *unnamed, *related, *sources],
@@ -187,11 +187,11 @@ def _mixing(
 def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[str, object]:
     lower, not_lower = _lower(named), [contrast for contrast in named if not contrast.is_lower]
     on_text = [contrast for contrast in unnamed if contrast.is_equal_size and not contrast.setting.is_synthetic]
-    unclear = [f"{contrast.short_text} on {contrast.setting.label}" for contrast in on_text if not contrast.sign]
+    unclear = [f"{contrast.short_text} on {contrast.setting.labels[2]}" for contrast in on_text if not contrast.sign]
     changes = [numbers.listed(map(_change, group)) for group in (lower, not_lower) if group]
     return {
         "lower": "; not significantly on ".join(changes),
-        "changes": ", ".join(map(_on_corpus, _first_of_corpora(lower))),
+        "changes": numbers.listed(map(_on_corpus, lower)),
         "width": max(contrast.setting.width for contrast in named),
         "gain": numbers.span([-contrast.change for contrast in lower]),
         "corpora": numbers.listed(contrasts.corpora(lower)),
@@ -200,11 +200,12 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
     }
 
 
-def _layer(against_layer: Sequence[Named]) -> str:
-    """Return the changes against a tanh layer, one per corpus, as text; empty without any."""
-    changes = ", ".join(map(_where, _first_of_corpora(against_layer)))
+def _layer(against_layer: Sequence[Named], named: Sequence[Named]) -> str:
+    """Return the range of the changes against a tanh layer as text; empty without any."""
+    changes = numbers.span([contrast.change for contrast in against_layer], signed=True)
+    where = _elsewhere(against_layer, named) or " over these corpora"
     unclear = [contrast for contrast in against_layer if not contrast.adjusted_p < ALPHA]  # nan: no test
-    return f"{changes}{_not_significant(unclear)}" if against_layer else ""
+    return f"{changes} %{where}{_not_significant(unclear)}" if against_layer else ""
 
 
 def _elsewhere(shown: Iterable[Contrast], named: Iterable[Contrast]) -> str:
@@ -217,20 +218,8 @@ def _not_significant(named: Sequence[Named]) -> str:
     return f" (not significant: {numbers.listed(map(_on_corpus, named))})" if named else ""
 
 
-def _first_of_corpora(contrasts: Iterable[Contrast]) -> Iterable[Contrast]:
-    """Return the first contrast of every corpus; a cut of a corpus is that corpus."""
-    first: dict[str, Contrast] = {}
-    for contrast in contrasts:
-        first.setdefault(corpus_of(contrast.setting.dataset), contrast)
-    return first.values()
-
-
 def _change(contrast: Contrast) -> str:
     return f"{contrast.setting.labels[0]} ({contrast.change_text}, {contrast.bracketed})"
-
-
-def _where(contrast: Contrast) -> str:
-    return f"{contrast.change_text} on {contrast.setting.labels[0]}"
 
 
 def _on_corpus(contrast: Contrast) -> str:
@@ -275,7 +264,10 @@ def _at_shared_rates(evidence: Evidence, kept: Sequence[Named]) -> list[Named]:
 
 
 def _over_all_heads(evidence: Evidence, lower: Iterable[Named]) -> int:
-    """Return how many of some significant contrasts are so after correction over all heads, too."""
+    """Return how many of some significant contrasts are so after correction over all heads, too.
+
+    Only heads of report/findings.yaml in LSTMs can be, as in the table of heads.
+    """
     adjusted = contrasts.over_all_heads(one for label in heads() for one in evidence.against(label))
     sure = {(one.model.model, one.baseline.model) for one, p in adjusted.items() if p < ALPHA}
     return sum((one.model.model, one.baseline.model) in sure for one in lower)
@@ -291,7 +283,7 @@ def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:
 
 def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[str, object]:
     lower, lower_shared = _lower(on_text), _lower(shared)
-    gaining = (f"{contrast.head} {_where(contrast)}" for contrast in lower)
+    gaining = (f"{contrast.head} {contrast.change_text} on {contrast.setting.labels[0]}" for contrast in lower)
     counts = {"lower": len(lower), "shared": len(lower_shared), "compared": len(on_text)}
     fair = [contrast for contrast in on_text if contrast.has_equal_search]  # otherwise a loss may be that of its rate
     losses = sum(contrast.is_higher for contrast in fair)
