@@ -229,7 +229,7 @@ def test_the_claim_and_the_finding_follow_the_outcome(paying, verdict, state):
     finding = findings.natural_distributions(evidence)
     assert finding.state == state and finding.facts["pays"] == len(paying) and len(finding.figure.rows) == 4
     texts = findings.TEXTS["findings"]["natural-distributions"]
-    assert all(len(text.format(**finding.facts).split()) <= 30 for text in texts["short"].values())
+    assert all(len(text.format(**finding.facts).split()) <= 20 for text in texts["short"].values())
     few = made.rows[~made.rows["condition"].str.contains("truth=mos")]  # and no control
     opened = judge(CorpusData(replace(made, rows=few), SYNTHETIC), claim)
     assert (opened.verdict, str(opened.reason.code)) == (UNDECIDED, "prices_judged")

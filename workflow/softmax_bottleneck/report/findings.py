@@ -191,7 +191,8 @@ def _mixing_facts(named: Sequence[Named], unnamed: Iterable[Contrast]) -> dict[s
     changes = [numbers.listed(map(_change, group)) for group in (lower, not_lower) if group]
     return {
         "lower": "; not significantly on ".join(changes),
-        "changes": numbers.listed(map(_on_corpus, lower)),
+        "main": "".join(map(_on_corpus, lower[:1])),
+        "others": numbers.listed(map(_on_corpus, lower[1:])),
         "width": max(contrast.setting.width for contrast in named),
         "gain": numbers.span([-contrast.change for contrast in lower]),
         "corpora": numbers.listed(contrasts.corpora(lower)),
@@ -268,9 +269,9 @@ def _over_all_heads(evidence: Evidence, lower: Iterable[Named]) -> int:
 
     Only heads of report/findings.yaml in LSTMs can be, as in the table of heads.
     """
-    adjusted = contrasts.over_all_heads(one for label in heads() for one in evidence.against(label))
-    sure = {(one.model.model, one.baseline.model) for one, p in adjusted.items() if p < ALPHA}
-    return sum((one.model.model, one.baseline.model) in sure for one in lower)
+    adjusted = contrasts.over_all_heads(contrast for label in heads() for contrast in evidence.against(label))
+    sure = {(contrast.model.model, contrast.baseline.model) for contrast, p in adjusted.items() if p < ALPHA}
+    return sum((contrast.model.model, contrast.baseline.model) in sure for contrast in lower)
 
 
 def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:

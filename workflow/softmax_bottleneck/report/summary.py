@@ -44,7 +44,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
 def _printed(name: str, finding: Finding, rows: Mapping[str, Sequence[Row]], *, kind: str) -> dict[str, Any]:
     """Return a finding as a dict of texts; `rows` are those of all figures, by axis, which set its range.
 
-    * `id`, `title`, `short`, `caveat`, `sentence`, `number`: texts; `short` is the finding in at most 30 words,
+    * `id`, `title`, `short`, `caveat`, `sentence`, `number`: texts; `short` is the finding in at most 20 words,
       `caveat` (may be empty) what limits it, `sentence` the finding with all its numbers, and `number` the
       main number with its interval.
     * `kind`: see `_kind`.
