@@ -163,10 +163,11 @@ def test_jobs_that_are_cancelled_or_queued_again_end_with_the_same_bits(alone: P
         run(["scontrol", "requeue", str(requeued["job"])], tmp_path)
         state = ["squeue", "--noheader", "--format=%T", f"--jobs={requeued['job']}"]
         until(lambda: run(state, tmp_path).strip() == "PENDING", "the job to be queued")
-        # SLURM waits two minutes, so that no late word of the first life's end counts for the second. Here that word
-        # has come as soon as the processes are gone that watched the first life.
+        # SLURM waits two minutes, so that nothing of the first life's end counts for the second. Here the late word has
+        # come as soon as the processes are gone that watched the first life. The order to end it revoked the job's
+        # credential to the second, so the second life begins in a later one: else "Job credential revoked" fails it.
         until(lambda: not watchers(requeued["job"]), "the end of the job's first life")
-        run(["scontrol", "update", f"JobId={requeued['job']}", "StartTime=now"], tmp_path)
+        run(["scontrol", "update", f"JobId={requeued['job']}", "StartTime=now+2"], tmp_path)
         log = ended_well(process, tmp_path)
     facts = told_of_job(cancelled["job"])
     assert facts["JobState"] == "CANCELLED" and facts["Partition"] == "gpu"
