@@ -90,10 +90,9 @@ def _panel(contrasts: Sequence[Contrast]) -> Panel:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Panels on shared axes, with the lines of a legend below them."""
+    """Panels on shared axes."""
 
     panels: Sequence[Panel]
-    legend: Sequence[str] = ()
 
     @cached_property
     def _ranks(self) -> tuple[float, float]:
@@ -127,7 +126,7 @@ class Scatter:
         return to_csv(pd.DataFrame(rows, columns=columns), digits=8)
 
     def svg(self, *shown: Panel) -> str:
-        """Return the panels `shown` as SVG, or all side by side with the legend."""
+        """Return the panels `shown` as SVG, or all side by side."""
         (least, most), (low, high) = self._ranks, self._changes
         steps = [factor * 10.0**power for power in range(8) for factor in (1, 3)]
         inside = [rank for rank in steps if least <= rank <= most]
@@ -135,7 +134,6 @@ class Scatter:
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
         changes = [(self._y(tick), numbers.number(tick, 0, signed=True)) for tick in ticks if low <= tick <= high]
         axes = {"ranks": ranks, "changes": changes, "zero": self._y(0.0), "width": WIDTH, "height": HEIGHT}
-        axes["legend"] = () if shown else self.legend
         drawn = [
             {"x": index * WIDTH, "title": panel.title, "about": panel.about, "dots": self._dots(panel)}
             for index, panel in enumerate(shown or self.panels)
@@ -148,6 +146,7 @@ class Scatter:
         bars = [(self._y(dot.high), self._y(dot.low)) for dot in panel.dots]
         taken: list[Box] = [(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in centres]
         taken += [(x - 1, top, x + 1, bottom) for (x, _), (top, bottom) in zip(centres, bars, strict=True)]
+        taken += [(LEFT, self._y(0.0) - 1, RIGHT, self._y(0.0) + 1)]
         labels: list[Box] = []
         drawn: list[dict[str, object]] = []
         for dot, (x, y), (top, bottom) in zip(panel.dots, centres, bars, strict=True):

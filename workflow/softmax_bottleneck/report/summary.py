@@ -129,10 +129,10 @@ def picture(samples: Mapping[Model, Sample]) -> Scatter:
     by_head = (contrasts.against_baseline(samples, label, head) for label, head in heads().items())
     places = {setting: place for place, setting in enumerate(settings_of(samples))}
     in_order = sorted(itertools.chain(*by_head), key=lambda contrast: places[contrast.setting])
-    return Scatter(panels(in_order), TEXTS["legend"])
+    return Scatter(panels(in_order))
 
 
 def printed_picture(scatter: Scatter) -> dict[str, Any]:
     """Return the texts `caption` and `legend` (a list) of a figure, and its `panels`, each with `svg` and `alt`."""
     printed = [{"svg": scatter.svg(panel), "alt": f"{ABOUT}, {panel.about}. {panel.text}."} for panel in scatter.panels]
-    return {"caption": TEXTS["picture"], "legend": [TEXTS["rank"], *scatter.legend], "panels": printed}
+    return {"caption": TEXTS["picture"], "legend": [TEXTS["rank"], *TEXTS["legend"]], "panels": printed}
