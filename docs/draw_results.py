@@ -182,7 +182,7 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
         estimates = [str(recommendation(row)).strip(), row["at_time"]]
         rows.append([row["label"], *estimates, *costs, row["costs"]["press"]])
-    family = f"Holm’s correction is over the {heads['tests']} such contrasts, of any size and search."
+    family = f"Holm’s correction is over {heads['tests']} contrasts, of any size and search."
     fair = f"*Borderline*: significant only over the {heads['fair']} at equal size and search (second p-value)."
     return ["", *table(rows), "", f"{family} {fair}", ""]
 

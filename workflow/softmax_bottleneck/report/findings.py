@@ -288,14 +288,16 @@ def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[
     counts = {"lower": len(lower), "shared": len(lower_shared), "compared": len(on_text)}
     fair = [contrast for contrast in on_text if contrast.has_equal_search]  # otherwise a loss may be that of its rate
     losses = sum(contrast.is_higher for contrast in fair)
+    judged = {*fair, *lower}
     return counts | {
-        "judged": len({*fair, *lower}),
+        "judged": len(judged),
+        "heads": numbers.listed(dict.fromkeys(contrast.head for contrast in on_text if contrast in judged)),
         "gaining": numbers.listed(gaining),
         "uncorrected": sum(contrast.sign < 0 for contrast in shared),
         "gains": numbers.span([contrast.change for contrast in lower_shared]),
         "higher": losses,
         "losing": f" and lose in {losses}" if losses else "",
-        "unclear": len(on_text) - len({*fair, *lower}),
+        "unclear": len(on_text) - len(judged),
         "changes": numbers.span([contrast.change for contrast in on_text], signed=True),
         "corpora": numbers.listed(contrasts.corpora(on_text)),
     }
