@@ -363,5 +363,5 @@ time.sleep(30)
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as running:
         until((tmp_path / "begun").exists, running)
         running.terminate()
-        assert "Error 143" in running.communicate(timeout=20)[1]
+        assert "Error 143" in running.communicate(timeout=60)[1]
     assert (tmp_path / "saved").exists()
