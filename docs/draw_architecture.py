@@ -140,13 +140,13 @@ def _wrapped(names: list[str]) -> list[list[str]]:
 
 
 def _depths(edges: list[tuple[str, str]]) -> dict[str, int]:
-    """Return the rules on the longest path to each rule; one that needs none is right above its first user."""
+    """Return the level of each rule: its longest path from the top; one that needs none is above its first user."""
     found = dict.fromkeys(sorted({name for edge in edges for name in edge}), 0)
     for _ in found:
         for before, after in edges:
             found[after] = max(found[after], found[before] + 1)
-    needless = {before for before, _ in edges} - {after for _, after in edges}
-    return found | {name: min(found[after] for before, after in edges if before == name) - 1 for name in needless}
+    sources = {before for before, _ in edges} - {after for _, after in edges}
+    return found | {name: min(found[after] for before, after in edges if before == name) - 1 for name in sources}
 
 
 def draw_rules() -> str:

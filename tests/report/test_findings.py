@@ -487,6 +487,8 @@ def test_the_picture_is_to_scale_and_its_labels_cover_nothing() -> None:
         left = float(text.get("x")) - (width if text.get("text-anchor") == "end" else 0)
         top = float(text.get("y")) - scatter.LINE + 3
         boxes.append((left, top, left + width, top + scatter.LINE))
+    (zero,) = (line for line in svg.iter(f"{name}path") if line.get("class") == "zero")
+    assert f" {y0:g}H" in zero.get("d") and not any(top < y0 < bottom for _, top, _, bottom in boxes)
     for n, (left, top, right, bottom) in enumerate(boxes):
         assert not any(left < x < right and top < y < bottom for x, y in centres)
         assert not any(left < box[2] and box[0] < right and top < box[3] and box[1] < bottom for box in boxes[:n])
