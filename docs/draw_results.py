@@ -183,7 +183,7 @@ def advice(heads: Mapping[str, Any]) -> list[str]:
         estimates = [str(recommendation(row)).strip(), row["at_time"]]
         rows.append([row["label"], *estimates, *costs, row["costs"]["press"]])
     family = f"Holm’s correction is over {heads['tests']} contrasts, of any size and search."
-    fair = f"*Borderline*: significant only over the {heads['fair']} at equal size and search (second p-value)."
+    fair = f"*Borderline*: significant only over the {heads['fair']} at equal size and search."
     return ["", *table(rows), "", f"{family} {fair}", ""]
 
 

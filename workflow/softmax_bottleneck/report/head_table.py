@@ -160,7 +160,8 @@ def advice(
         "basis": f"{len(sure)} of {len(fair)} significant, {contrasts.basis(fair)}" if fair else "",
         "borderline": "; ".join(
             f"{contrast.change_text} on {contrast.setting.labels[0]} "
-            f"(p = {numbers.p_value(adjusted[contrast])}; {numbers.p_value(among_fair[contrast])})"
+            f"(p = {numbers.p_value(adjusted[contrast])} over {len(adjusted)}, "
+            f"{numbers.p_value(among_fair[contrast])} over {len(among_fair)})"
             for contrast in unsure
         ),
     }
