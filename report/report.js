@@ -117,7 +117,7 @@
 
   // --- where the reader is ----------------------------------------------------------------------------------------------
   const follow = () => {
-    const links = new Map(all("nav a").map((link) => [link.hash.slice(1), link]));
+    const links = new Map(all("nav details a").map((link) => [link.hash.slice(1), link]));
     const seen = new IntersectionObserver((changes) => changes.forEach((change) => {
       if (!change.isIntersecting) return;
       all("nav [aria-current]").forEach((link) => link.removeAttribute("aria-current"));

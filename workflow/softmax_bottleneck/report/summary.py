@@ -133,6 +133,6 @@ def picture(samples: Mapping[Model, Sample]) -> Scatter:
 
 
 def printed_picture(scatter: Scatter) -> dict[str, Any]:
-    """Return the texts `caption` and `legend` (a list) of a figure, and its `panels`, each with `svg` and `alt`."""
+    """Return the texts `rank` and `caption` of a figure, and its `panels`, each with `svg` and `alt`."""
     printed = [{"svg": scatter.svg(panel), "alt": f"{ABOUT}, {panel.about}. {panel.text}."} for panel in scatter.panels]
-    return {"caption": TEXTS["picture"], "legend": [TEXTS["rank"], *TEXTS["legend"]], "panels": printed}
+    return {"rank": TEXTS["rank"], "caption": TEXTS["picture"], "panels": printed}
