@@ -31,7 +31,7 @@ class Display(AbstractContextManager["Display"]):
         self.study, self.ends, self.report, self._say, self.on_terminal = study, ends, report, say, on_terminal
         self.runs = {run.path: run for run in study.needed}
         self.hours: dict[str, float] = {}
-        self.began: tuple[float, float] | None = None  # time and hours of training left when training was first seen
+        self.moved: list[tuple[float, float]] = []  # (time, hours left): first look, last change
         self.updated = self.printed = time.monotonic()
         self.reported = set[workflow.Attempt]()
 
@@ -109,9 +109,12 @@ class Display(AbstractContextManager["Display"]):
         known = self.hours | self._hours_of_tuned()
         left_h = sum(known.get(path, 0.0) * max(0.0, 1 - share[path]) for path in self.runs)
         left_h += sum(known.get(run.path, 0.0) for run in self.study.awaited)
-        self.began = self.began or (now, left_h)
-        done_h = self.began[1] - left_h
-        return (now - self.began[0]) * left_h / done_h if done_h > 0 and left_h > 0 else None
+        if not self.moved or left_h != self.moved[-1][1]:
+            self.moved = [*self.moved[:1], (now, left_h)]
+        (began, left_at_first), (moved, _) = self.moved[0], self.moved[-1]
+        done_h = left_at_first - left_h
+        whole = (moved - began) * left_h / done_h if done_h > 0 and left_h > 0 else None
+        return whole and max(0.0, whole - (now - moved))  # counts down while an epoch lasts
 
     def _hours_of_tuned(self) -> dict[str, float]:
         """Return {path: hours} of runs of tuned models: the hours that `check` predicted for a model's first trial."""
