@@ -9,6 +9,7 @@ import math
 import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
@@ -115,7 +116,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
     """Return the lines of README.md with the answer, its figure and the findings, and {path: SVG} of the figures."""
     found = summary.answer(studies)
     picture, count = found["picture"], found["counts"]
-    about = f"Results are from {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
+    about = f"From {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
     whole = summary.picture(pool_runs(studies))
     lines = [
         "",
@@ -177,12 +178,12 @@ def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
 def advice(heads: Mapping[str, Any]) -> list[str]:
     """Return the table of heads with exploratory estimates and costs, without perplexities."""
     recommendation = environment().get_template("claims.html.j2").module.recommendation
-    rows = [["head", "at equal size", "against a wider softmax", "parameters", "time", "memory", "Press rank"]]
+    rows = [["head", "at equal size", "against a wider LSTM", "parameters", "time", "memory", "Press rank"]]
     for row in heads["rows"]:
         costs = [f"{value} ×" for value in (row["costs"]["size"], row["costs"]["time"], row["memory"])]
         estimates = [str(recommendation(row)).strip(), row["at_time"]]
         rows.append([row["label"], *estimates, *costs, row["costs"]["press"]])
-    family = f"Holm’s correction is over {heads['tests']} contrasts, of any size and search."
+    family = f"Holm’s correction: {heads['tests']} contrasts, of any size and search."
     fair = f"*Borderline*: significant only over the {heads['fair']} at equal size and search."
     return ["", *table(rows), "", f"{family} {fair}", ""]
 
@@ -341,14 +342,18 @@ def price_parts(studies: Sequence[FinishedStudy], width: int = 16) -> list[str]:
 def searched(studies: Sequence[FinishedStudy], archives: Sequence[FinishedStudy]) -> list[str]:
     """Return the table of the models of a searched study, each at its best learning rate, from all compared runs.
 
-    Seconds are the lowest on a machine that all models ran on, if there is one. They and ranks are of the first corpus.
+    Seconds are the lowest of at least TIMED runs, on the machine where most models have them. They and ranks are of the
+    first corpus.
     """
     pool = pool_runs(studies)
     samples = {key: pool[model_of(run)] for one in archives for key, run in one.settings.items()}
     labels = {row.model: row.label for one in archives for row in one.records.states.itertuples()}
     names = {dataset: SHORT.get(dataset, dataset) for one in archives for dataset in one.datasets}
     first, *_ = names
-    common = set.intersection(*(set(sample.seconds) for (dataset, _), sample in samples.items() if dataset == first))
+    timed = {model: {on: lowest for on, (lowest, *rest) in samples[first, model].seconds.items()
+                     if len(rest) + 1 >= contrasts.TIMED} for model in labels}  # fmt: skip
+    machines = Counter(chain.from_iterable(timed.values()))
+    common = min(machines, key=lambda name: (-machines[name], name), default="")
     columns = [text for name in names.values() for text in (f"rate, {name}", f"perplexity, {name}")]
     rows = []
     for model, label in labels.items():
@@ -357,11 +362,10 @@ def searched(studies: Sequence[FinishedStudy], archives: Sequence[FinishedStudy]
         for sample in own:
             values = [math.exp(value) for value in sample.log_ppl.values()]
             cells += [f"{sample.choice.value:g}", _cell(values, 2)]
-        cells += [f"{own[0].seconds[min(common)][0]:.1f}"] if common else []
-        rows.append([*cells, f"{own[0].mean('rank_press'):.0f}"])
+        seconds = f"{timed[model][common]:.1f}" if common in timed[model] else numbers.DASH
+        rows.append([*cells, seconds, f"{own[0].mean('rank_press'):.0f}"])
     rows.sort(key=lambda row: float(row[4].split()[0]), reverse=True)
-    time = ["s per epoch"] if common else []
-    return ["", *table([["model", "d", "parameters", *columns, *time, "Press rank"], *rows]), ""]
+    return ["", *table([["model", "d", "parameters", *columns, "s per epoch", "Press rank"], *rows]), ""]
 
 
 def _with_second(studies: Sequence[FinishedStudy], name: str) -> list[FinishedStudy]:

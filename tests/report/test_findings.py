@@ -378,13 +378,13 @@ def test_a_gain_on_a_designed_language_leaves_the_finding_on_pointwise_heads_ope
 def test_the_answer_follows_from_the_archives(shipped) -> None:
     shown = summary.answer(archive.load_all())
     mixed, time = (findings.TEXTS["answer"][key] for key in ("mixed", "time"))
-    gaining = "SigSoftmax −1.3\N{NO-BREAK SPACE}% on small WikiText-2"
+    gaining = "−1.3\N{NO-BREAK SPACE}% on small WikiText-2"
     counted = {"lower": 1, "judged": 3, "overall": 0, "losing": "", "heads": "SigSoftmax"}  # GSS lost with fewer rates
     first = mixed[2]["more"].format(gaining=gaining, **counted)
-    where = "small Penn Treebank and small WikiText-2"
+    where = "Penn Treebank and small WikiText-2"
     lead = mixed[2]["text"].replace("{mixing-contexts[width]}", "64")
     assert shown["answer"] == re.sub(r"\{.*?\}", "", lead)
-    assert shown["more"] == f"{first} {time['holds'].format(where=where, others='', device='a CPU', size='3.9')}"
+    assert shown["more"] == f"{first} {time['holds'].format(where=where, others='', device='a CPU', size='3.9 to 4.4')}"
     assert all(len(one["short"].split()) <= 20 for one in shown["findings"])
     studies = archive.load_all()
     runs = set()

@@ -242,12 +242,9 @@ class Named(Contrast):
         return "; ".join(filter(None, [super().text, "" if math.isnan(self.adjusted_p) else p, self.note]))
 
 
-def time_range(contrasts: Iterable[Contrast], least: int = TIMED) -> str:
-    """Return the range of seconds per epoch relative to the baseline over contrasts and machines, or a dash.
-
-    `least` is the number of runs that each side needs on a machine.
-    """
-    return numbers.span([ratio for contrast in contrasts for ratio in contrast.times(least).values()])
+def time_range(contrasts: Iterable[Contrast]) -> str:
+    """Return the range of seconds per epoch relative to the baseline over contrasts and machines, or a dash."""
+    return numbers.span([ratio for contrast in contrasts for ratio in contrast.times().values()])
 
 
 def corpora(contrasts: Iterable[Contrast]) -> list[str]:

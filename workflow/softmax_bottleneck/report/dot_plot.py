@@ -75,13 +75,14 @@ class DotPlot:
 def contrast_plot(shown: Sequence[Contrast]) -> DotPlot:
     """Return the figure of some contrasts, of which the exploratory ones have the second colour.
 
-    A contrast without an interval has the numbers of seeds in its label; one with only diverged runs has no row. Those
-    of one head in one setting have their number of parameters, relative to the baseline, in their labels.
+    A contrast without an interval has the numbers of seeds in its label; one with only diverged runs has no row. If a
+    head has several in one setting, all of its labels have the number of parameters, relative to the baseline.
     """
-    rows, alike = [], Counter((contrast.head, contrast.setting) for contrast in shown)
+    count = Counter((contrast.head, contrast.setting) for contrast in shown)
+    rows, sized = [], {head for (head, _), several in count.items() if several > 1}
     for contrast in filter(lambda contrast: all(contrast.n), shown):
         details = [] if contrast.ends else [numbers.counts(contrast.n)]
-        if alike[contrast.head, contrast.setting] > 1:
+        if contrast.head in sized:
             details.append(f"{numbers.number(contrast.size)} × size")
         label = ", ".join([contrast.head, _setting_label(contrast, shown), *details])
         low, high = contrast.ends or (contrast.change, contrast.change)

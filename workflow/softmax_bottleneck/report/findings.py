@@ -284,14 +284,17 @@ def _unnamed(evidence: Evidence, named: Iterable[Named]) -> list[Contrast]:
 
 def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[str, object]:
     lower, lower_shared = _lower(on_text), _lower(shared)
-    gaining = (f"{contrast.head} {contrast.change_text} on {contrast.setting.labels[0]}" for contrast in lower)
     counts = {"lower": len(lower), "shared": len(lower_shared), "compared": len(on_text)}
     fair = [contrast for contrast in on_text if contrast.has_equal_search]  # otherwise a loss may be that of its rate
     losses = sum(contrast.is_higher for contrast in fair)
     judged = {*fair, *lower}
+    judged_heads = [*dict.fromkeys(contrast.head for contrast in on_text if contrast in judged)]
+    gaining = (f"{contrast.change_text} on {contrast.setting.labels[0]}" for contrast in lower)
+    if len(judged_heads) > 1:
+        gaining = (f"{contrast.head} {text}" for contrast, text in zip(lower, gaining, strict=True))
     return counts | {
         "judged": len(judged),
-        "heads": numbers.listed(dict.fromkeys(contrast.head for contrast in on_text if contrast in judged)),
+        "heads": numbers.listed(judged_heads),
         "gaining": numbers.listed(gaining),
         "uncorrected": sum(contrast.sign < 0 for contrast in shared),
         "gains": numbers.span([contrast.change for contrast in lower_shared]),

@@ -96,11 +96,15 @@ def _at_equal_time(samples: Mapping[Model, Sample], of_head: Sequence[Contrast],
     best = [rival for contrast in equal if (rival := contrasts.at_equal_time(samples, contrast))]
     rivals = {(rival.model.model, rival.baseline.model): rival for rival in (*named, *best)}.values()
     texts = (
-        f"{r.short_text} on {r.setting.labels[1]} against {r.baseline.model.setting.width} "
-        f"(at {contrasts.time_range([r], least=1)} × its time; n = {min(r.n)})"
+        f"{r.short_text} on {r.setting.labels[1]} against {r.baseline.model.setting.width} ({_times(r)}n = {min(r.n)})"
         for r in rivals
     )
     return "; ".join(texts) or numbers.DASH
+
+
+def _times(contrast: Contrast) -> str:
+    time = contrasts.time_range([contrast])
+    return "" if time == numbers.DASH else f"{time} × the time; "
 
 
 def _ranks(sample: Sample) -> dict[str, str]:
