@@ -275,7 +275,10 @@ def test_a_panel_has_ticks_at_the_values_of_its_setting_which_may_be_words(place
 
 
 @pytest.mark.parametrize(("name", "rates"), [("tuned", 3), ("tuned-small", 6)])
-def test_the_tuned_studies_have_equal_sizes_and_the_runs_that_they_state(name: str, rates: int) -> None:
+def test_the_tuned_studies_have_equal_sizes_and_the_runs_that_they_state(
+    name: str, rates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # away from results of these studies
     study = config.load_study(ROOT / "config" / f"{name}.yaml")
     corpora, priced = len(study.datasets), feasibility.costs(study)
     assert len(study.searched) == 6 * rates * corpora and len(study.awaited) == 6 * 5 * corpora
