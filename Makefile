@@ -122,7 +122,7 @@ lint: env  ## develop: check style, types and import layers
 	lint-imports
 	snakemake --lint --configfile config/demo.yaml
 
-format: env  ## develop: format the sources and redraw docs/
+format: env  ## develop: format the sources and redraw what docs/ draws from the code
 	ruff check --fix --quiet .
 	ruff format --quiet .
 	snakefmt --quiet Snakefile workflow

@@ -263,7 +263,7 @@ def verdicts(studies: Sequence[FinishedStudy], source_name: str) -> list[str]:
         if set(overall) <= {UNDECIDED, "—"}:
             n_undecided += 1
         else:
-            counts = [f" ({len(entries)})" if entries else "" for entries in places]
+            counts = [_decided(entries) for entries in places]
             rows.append([TEXTS[name]["statement"], *map("".join, zip(overall, counts, strict=True))])
     shown = [index for index, column in enumerate(zip(*rows, strict=True)) if set(column[1:]) != {"—"}]
     lines = ["", *table([[row[index] for index in shown] for row in rows]), ""]
@@ -271,6 +271,12 @@ def verdicts(studies: Sequence[FinishedStudy], source_name: str) -> list[str]:
         anchor = f"verdicts-{CLAIM_SOURCES[source_name].lower().replace(' ', '-')}"
         lines += [f"Undecided in every test: {n_undecided} more ([numbers](evidence.md#{anchor})).", ""]
     return lines
+
+
+def _decided(entries: Sequence[Any]) -> str:
+    """Return the number of decided tests of a conclusion, and of all tests if some but not all are decided."""
+    decided, tests = sum(entry["verdict"] in DECIDED for entry in entries), len(entries)
+    return f" ({decided}/{tests})" if 0 < decided < tests else f" ({tests})" if tests else ""
 
 
 def all_verdicts(studies: Sequence[FinishedStudy]) -> list[str]:

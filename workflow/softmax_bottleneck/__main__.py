@@ -167,7 +167,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "number": ("corpus/model/metric as the report shows it, or a table, as in 'Table 3'", {"metavar": "NUMBER"}),
     "studies": ("a name in results/ or of an archive, or a folder", {"nargs": "+", "metavar": "STUDY"}),
     "--out": ("folder to write to", PATH),
-    "--weights": ("also pack the weights (verify: measure ranks from them again)", SWITCH),
+    "--weights": ("pack the weights too (verify: measure the archived runs from them)", SWITCH),
     "--zip": ("write a zip file as well", SWITCH),
     "--unfinished": ("archive the finished runs of an unfinished study", SWITCH),
     "file": (argparse.SUPPRESS, {"nargs": "*", "metavar": ""}),  # for an error that names the options

@@ -300,7 +300,7 @@ def _pointwise_facts(on_text: Sequence[Named], shared: Sequence[Named]) -> dict[
         "gains": numbers.span([contrast.change for contrast in lower_shared]),
         "higher": losses,
         "losing": f" and lose in {losses}" if losses else "",
-        "unclear": len(on_text) - len(judged),
+        "unclear": numbers.listed(dict.fromkeys(contrast.head for contrast in on_text if contrast not in judged)),
         "changes": numbers.span([contrast.change for contrast in on_text], signed=True),
         "corpora": numbers.listed(contrasts.corpora(on_text)),
     }
@@ -377,7 +377,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     table = natural.prices_of(*(study.records for study in studies))
     outcome, verdicts = natural.outcome(table)
     pays, undecided = (list(verdicts.values()).count(verdict) for verdict in (natural.PAYS, natural.OPEN))
-    rows, axis = _largest_gains(table, verdicts), "best higher-rank head’s gain, % of unigram’s KL"
+    rows, axis = _largest_gains(table, verdicts), "best judged head’s gain, % of unigram’s KL"
     facts = {"pays": pays, "none": len(verdicts) - pays - undecided, "count": len(verdicts), "open": undecided}
     sentences = [f"{truth}: {natural.sentence(table, truth)}" for truth in verdicts]
     return Finding(
