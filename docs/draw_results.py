@@ -113,7 +113,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 # --- README ---------------------------------------------------------------------------------------------------------
 def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]]:
-    """Return the lines of README.md with the answer, its figure and the findings, and {path: SVG} of the figures."""
+    """Return the lines of README.md with the answer, its figure and the first findings, and {path: SVG}."""
     found = summary.answer(studies)
     picture, count = found["picture"], found["counts"]
     about = f"From {count['archives']} archives ({count['studies']} studies, {count['runs']} pooled runs)."
@@ -128,7 +128,7 @@ def answer(studies: Sequence[FinishedStudy]) -> tuple[list[str], dict[Path, str]
         about,
         "",
     ]
-    for finding in found["findings"]:
+    for finding in found["findings"][: summary.TOP]:
         name = finding["title"] + (" (exploratory)" if finding["kind"] == "exploratory" else "")
         sentences = " ".join(filter(None, [finding["short"], finding["caveat"]]))
         lines.append(f"* **{name}.** {sentences} [Evidence](docs/evidence.md#{finding['id']})")

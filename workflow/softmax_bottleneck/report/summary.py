@@ -13,6 +13,7 @@ from softmax_bottleneck.report.samples import Model, Sample, settings_of
 from softmax_bottleneck.report.scatter import ABOUT, Scatter, panels
 
 MOST_ROWS = 10  # of a figure; further rows are not drawn
+TOP = 5  # findings that README.md and the first screen of the report have
 
 
 def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
@@ -20,7 +21,8 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
 
     The result has the texts `question`, `answer`, `more` (what follows the answer), `not_shown` and `terms`
     (explanations of terms), the dict `counts` (of `archives`, `studies` and pooled `runs`), `archives` ({name: title
-    and hardware}), the dict `picture` (of the figure, see `printed_picture`), and the list `findings` (see `_printed`).
+    and hardware}), the dict `picture` (of the figure, see `printed_picture`), and the list `findings` (see `_printed`),
+    of which the first `top` open the report.
     """
     evidence = Evidence.from_studies(studies)
     findings = {name: finding for name, find in FINDINGS.items() if (finding := find(evidence))}
@@ -37,6 +39,7 @@ def answer(studies: Sequence[FinishedStudy]) -> dict[str, Any]:
         "counts": counts(studies, evidence.samples),
         "archives": {study.name: f"{study.title} ({study.hardware})" for study in studies},
         "picture": printed_picture(picture(evidence.samples)),
+        "top": TOP,
         "findings": [_printed(name, finding, rows, kind=_kind(finding, studies)) for name, finding in findings.items()],
     }
 
