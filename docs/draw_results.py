@@ -165,7 +165,7 @@ def evidence(studies: Sequence[FinishedStudy]) -> list[str]:
     """Return the lines of docs/evidence.md with all numbers of every finding."""
     lines = []
     for finding in summary.answer(studies)["findings"]:
-        kind = f"{finding['kind'] or 'named before the runs'}.".capitalize()
+        kind = f"{finding['kind'] or 'named before most runs'}.".capitalize()
         studies_used = f"Archives: {', '.join(finding['studies'])}"
         overturned = f"Overturned by: {finding['overturn']}"
         items = [f"* {text}" for text in (finding["number"], overturned, *finding["details"], studies_used)]

@@ -377,7 +377,7 @@ def natural_distributions(evidence: Evidence) -> Finding | None:
     table = natural.prices_of(*(study.records for study in studies))
     outcome, verdicts = natural.outcome(table)
     pays, undecided = (list(verdicts.values()).count(verdict) for verdict in (natural.PAYS, natural.OPEN))
-    rows, axis = _largest_gains(table, verdicts), "best judged head’s gain, % of unigram’s KL"
+    rows, axis = _largest_gains(table, verdicts), "best judged higher-rank head’s gain, % of unigram’s KL"
     facts = {"pays": pays, "none": len(verdicts) - pays - undecided, "count": len(verdicts), "open": undecided}
     sentences = [f"{truth}: {natural.sentence(table, truth)}" for truth in verdicts]
     return Finding(
