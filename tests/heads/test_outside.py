@@ -130,11 +130,14 @@ def test_a_study_with_the_head_is_planned_without_torch(tmp_path: Path) -> None:
     assert subprocess.run(arguments, capture_output=True, check=False).returncode == 0
 
 
-def test_a_study_extends_one_with_heads_in_another_folder(tmp_path: Path) -> None:
+def test_a_study_extends_one_with_heads_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "base")
     (tmp_path / "study.yaml").write_text("extends: base/study.yaml\nheads: []\nstudy: other\n", encoding="utf-8")
     (tmp_path / "base" / "datasets").rename(tmp_path / "datasets")
     assert {run.head.name for run in small.config.load_study(tmp_path / "study.yaml").runs} == {"softmax", "tanhmax"}
+    monkeypatch.chdir(tmp_path.parent)
+    registry._files.cache_clear()
+    assert small.config.load_study(Path(tmp_path.name, "study.yaml")).head_files == (tmp_path / "base" / "tanhmax.py",)
 
 
 def test_an_entry_point_offers_a_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

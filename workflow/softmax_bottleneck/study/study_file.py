@@ -546,7 +546,7 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
 
     A file without `extends` has no base, and its own keys are returned. Otherwise:
 
-    - `settings` are the layers of the base, followed by those of the file; likewise `heads`.
+    - `settings` are the layers of the base, followed by those of the file; likewise `heads`, as absolute paths.
     - An entry under `models` or `fits` is merged key by key with the entry of the same name in the base; the file's
       values win. The value null removes the entry.
     - For every other key, the file's value replaces that of the base.
@@ -562,7 +562,7 @@ def read_values(file: Path, chain: tuple[Path, ...] = ()) -> dict[str, Any]:
     values = schema.load_yaml(file)
     heads = values.get("heads")
     if isinstance(heads, list) and all(isinstance(name, str) for name in heads):
-        values["heads"] = [str(file.parent / name) for name in heads]
+        values["heads"] = [str((file.parent / name).resolve()) for name in heads]
     if "extends" not in values:
         return values
     name = values.pop("extends")
