@@ -299,7 +299,7 @@ def heads(archive: Archive) -> Iterator[Fault]:
     runs = {f"settings.{corpus}.{name}": run for corpus, of in archive.settings.items() for name, run in of.items()}
     for key, run in (runs | {f"runs.{one.name}": one.run for one in archive.stored.runs}).items():
         if run["head"]["name"] not in registry.names():
-            yield Fault(f"{key}.head", "unknown head", run["head"]["name"], "a head of docs/heads.md")
+            yield Fault(f"{key}.head", "unknown head", run["head"]["name"], "a head of docs/heads.md or of --study")
 
 
 RULES = (heads, limits, repetitions, identities, states, relations, histories, spectra, predictions)
