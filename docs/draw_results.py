@@ -43,6 +43,8 @@ STEPS = (  # from the softmax to MoS
     "mixing probabilities: MoS against MoC",
 )
 VARIED = (
+    "softmax-own",
+    "mos-own",
     "moc-k1",
     "moc-k2",
     "moc-k15",
