@@ -359,6 +359,24 @@ def test_an_edit_of_a_real_archive_is_refused_although_its_hash_agrees(edit, key
     assert re.search(rf"{source.name}: .*{key}.*Fix: ", message) and message.count("\n") == 1
 
 
+@pytest.mark.fault("H8")
+@pytest.mark.parametrize(("study", "rank", "message"), [
+    ("dirichlet", 20, ""),
+    ("dirichlet", 21, "rank_press exceeds the number of words"),
+    ("tuned", 20, "study: 'tuned' does not begin the file's name"),
+])  # fmt: skip
+def test_an_archive_of_fits_has_possible_ranks_and_its_own_study(study, rank, message, tmp_path, capsys) -> None:
+    (source,) = (path for path in SHIPPED if path.name == "dirichlet-amd-epyc.json.gz")
+    content = json.loads(gzip.decompress(source.read_bytes())) | {"study": study}
+    rows = content["rows"]
+    of_rank = (index for index, name in enumerate(rows["metric"]) if name == "rank_press")
+    rows["value"][next(index for index in of_rank if ";M=20;" in rows["condition"][index])] = rank
+    path = tmp_path / source.name
+    artefacts.write_bytes(path, gzip.compress(json.dumps(content).encode()))
+    assert main(["verify", "--archive", str(path)]) == (2 if message else 0)
+    assert message in capsys.readouterr().err
+
+
 def test_all_that_an_archive_may_hold_is_accepted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = archive.save(CONTENT | {"claims": [CLAIM | {"more": 1}]})
     assert main(["verify", "--archive", str(path)]) == 0 and "2 numbers, 2 runs, 1 verdicts" in capsys.readouterr().out

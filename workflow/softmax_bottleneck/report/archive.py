@@ -313,8 +313,8 @@ def load(path: Path) -> FinishedStudy:
 
     Raises:
         DataError: the file is damaged, or the rows of a run are missing.
-        UserError: the content does not fit the format of `archive_file.ArchiveFile`, or the settings of a run are
-            invalid.
+        UserError: the content does not fit the format of `archive_file.ArchiveFile`, the settings of a run are invalid,
+            or the file's name does not begin with its study.
     """
     name, stored = path.name.removesuffix(ENDING), archive_file.load(path)
     try:
@@ -331,6 +331,9 @@ def load(path: Path) -> FinishedStudy:
     by_corpus = stored.settings or _older_settings().get(stored.study, {})
     settings = _settings(by_corpus, stored.runs, str(path))
     archive_rules.check(archive_rules.Archive(stored, by_corpus), str(path))
+    if not name.startswith(f"{stored.study}-"):
+        advice = "Fix: write the archive again with `archive --study`, and keep its name"
+        raise UserError(f"{path}: study: {stored.study!r:.60} does not begin the file's name. {advice}")
     return FinishedStudy(
         name=name, study=stored.study, title=stored.title, hardware=machine(stored.hardware), corpora=stored.corpora,
         claims=judged_again(map(dict, stored.claims), found), records=found, runs=runs, settings=settings,

@@ -294,6 +294,15 @@ def predictions(archive: Archive) -> Iterator[Fault]:
                 yield Fault(f"predictions.{path}", f"context {place['context']}: top5_hit", hit, f"{expected:d}")
 
 
+def fits(archive: Archive) -> Iterator[Fault]:
+    """Yield ranks above the number of words, which the condition of a fit or of an untrained layer names."""
+    rows = archive.stored.rows
+    for index, (condition, metric, value) in enumerate(zip(rows.condition, rows.metric, rows.value, strict=True)):
+        words = re.search(r"(?:^|;)[MV]=(\d+)", condition)
+        if words and re.fullmatch(r"rank(_press|_eff.*)?", metric) and value > int(words[1]):
+            yield Fault(f"rows.value.{index}", f"{metric} exceeds the number of words", value, f"at most {words[1]}")
+
+
 def heads(archive: Archive) -> Iterator[Fault]:
     """Yield heads that are not declared here."""
     runs = {f"settings.{corpus}.{name}": run for corpus, of in archive.settings.items() for name, run in of.items()}
@@ -302,4 +311,4 @@ def heads(archive: Archive) -> Iterator[Fault]:
             yield Fault(f"{key}.head", "unknown head", run["head"]["name"], "a head of docs/heads.md or of --study")
 
 
-RULES = (heads, limits, repetitions, identities, states, relations, histories, spectra, predictions)
+RULES = (heads, limits, repetitions, identities, states, relations, histories, spectra, predictions, fits)
